@@ -1,0 +1,115 @@
+"""The one table of all-reduce algorithms: dispatch, ``--help``, documentation, proofs and tests read it.
+
+To add an algorithm, write one file with a generator of rounds and add one row here. Importing this needs no MPI.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from hpcreduce.algorithms.ring import ring, ring_rounds, ring_volume
+from hpcreduce.algorithms.tree import tree, tree_rounds, tree_volume
+from hpcreduce.schedule import Rounds
+
+_INTEGERS = "bBhHiIlLqQ"
+_FLOATS = "fdgFDG"
+_NO_PAIRS: Mapping[str, str] = MappingProxyType({})
+
+
+class Algorithm(NamedTuple):
+    """One row of `ALGORITHMS`.
+
+    Attributes
+    ----------
+    name : str
+    rounds : callable or None
+        ``rounds(rank, size, count, **static)`` yields the rounds of one rank; `None` for rows that are no schedule.
+    keeps_order : bool
+        Ranks are combined in rank order, so that the operation need not commute.
+    pairs : mapping of str to str
+        For the library's own call: operation -> NumPy type characters for which the library's meaning is ours. Empty:
+        no restriction.
+    static : tuple of str
+        Keywords of `rounds` beyond rank, size and count.
+    round_count : callable or None
+        ``round_count(size)``: the exact number of rounds, the same on every rank.
+    volume : callable or None
+        ``volume(rank, size, count)``: the exact number of elements that `rank` sends.
+    cost : str
+        Rounds and largest volume per rank, in words.
+    description, source : str
+        One line each.
+    """
+
+    name: str
+    rounds: Callable[..., Rounds] | None
+    keeps_order: bool
+    pairs: Mapping[str, str]
+    static: tuple[str, ...]
+    round_count: Callable[[int], int] | None
+    volume: Callable[[int, int, int], int] | None
+    cost: str
+    description: str
+    source: str
+
+
+_ROWS = (
+    Algorithm(
+        name="ring",
+        rounds=ring,
+        keeps_order=False,
+        pairs=_NO_PAIRS,
+        static=(),
+        round_count=ring_rounds,
+        volume=ring_volume,
+        cost="2(p-1) rounds, 2(p-1)/p n sent",
+        description="reduce-scatter and all-gather around a ring: even traffic, for large arrays",
+        source="Patarasuk & Yuan 2009, doi:10.1016/j.jpdc.2008.09.002",
+    ),
+    Algorithm(
+        name="tree",
+        rounds=tree,
+        keeps_order=True,
+        pairs=_NO_PAIRS,
+        static=(),
+        round_count=tree_rounds,
+        volume=tree_volume,
+        cost="2 ceil(lg p) rounds, n ceil(lg p) sent at the root",
+        description="binomial reduce and broadcast: few rounds, keeps rank order, for small arrays",
+        source="Thakur, Rabenseifner & Gropp 2005, doi:10.1177/1094342005051521",
+    ),
+    Algorithm(
+        name="mpi",
+        rounds=None,
+        keeps_order=True,
+        pairs=MappingProxyType(
+            {
+                # max and min of floating point are missing: the libraries lose NaN.
+                "sum": _INTEGERS + _FLOATS,
+                "mean": _FLOATS,
+                "prod": _INTEGERS + _FLOATS,
+                "max": _INTEGERS,
+                "min": _INTEGERS,
+                "nanmax": _INTEGERS,
+                "nanmin": _INTEGERS,
+                "land": "?",
+                "lor": "?",
+                "lxor": "?",
+                "band": _INTEGERS,
+                "bor": _INTEGERS,
+                "bxor": _INTEGERS,
+            }
+        ),
+        static=(),
+        round_count=None,
+        volume=None,
+        cost="the library's choice",
+        description="the MPI library's own all-reduce (MPI_Iallreduce, so that time-outs work)",
+        source="MPI standard, section 6.9.6",
+    ),
+)
+
+ALGORITHMS: dict[str, Algorithm] = {row.name: row for row in _ROWS}
+"""Name -> row. The name ``auto`` is no row: `hpcreduce.selection` picks one."""

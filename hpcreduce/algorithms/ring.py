@@ -1,0 +1,46 @@
+"""Ring all-reduce: even traffic, the least volume that any algorithm can send, many rounds.
+
+Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", J. Parallel Distrib.
+Comput. 69 (2009), section 4, doi:10.1016/j.jpdc.2008.09.002.
+"""
+
+from __future__ import annotations
+
+from hpcreduce.schedule import RIGHT, Recv, Rounds, Send, partition
+
+
+def ring(rank: int, size: int, count: int) -> Rounds:
+    """Yield the rounds of `rank`: a reduce-scatter around the ring, then an all-gather around it.
+
+    Notes
+    -----
+    ``2 (size - 1)`` rounds; each rank sends every chunk but two twice, which is ``2 (size - 1) / size`` of the array.
+    The order in which ranks are combined starts at another rank for each chunk, so the operation must commute.
+
+    Four ranks; ``c>`` is the chunk sent to the right, ``+c`` is reduced into, ``=c`` is overwritten::
+
+        round     0      1      2      3      4      5
+        rank 0  0> +3  3> +2  2> +1  1> =0  0> =3  3> =2
+        rank 1  1> +0  0> +3  3> +2  2> =1  1> =0  0> =3
+        rank 2  2> +1  1> +0  0> +3  3> =2  2> =1  1> =0
+        rank 3  3> +2  2> +1  1> +0  0> =3  3> =2  2> =1
+    """
+    chunk = partition(count, size)
+    right, left = (rank + 1) % size, (rank - 1) % size
+    for side, first in (RIGHT, rank), (None, rank + 1):  # reduce-scatter, then all-gather
+        for step in range(size - 1):
+            yield (
+                Recv(left, chunk[(first - step - 1) % size], side),
+                Send(right, chunk[(first - step) % size]),
+            )
+
+
+def ring_rounds(size: int) -> int:
+    """Rounds of `ring`."""
+    return 2 * (size - 1)
+
+
+def ring_volume(rank: int, size: int, count: int) -> int:
+    """Elements that `rank` sends: two passes over all chunks, less the one that each pass skips."""
+    chunk = partition(count, size)
+    return 2 * count - chunk[(rank + 1) % size].length - chunk[(rank + 2) % size].length

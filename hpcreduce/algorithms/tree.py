@@ -1,0 +1,61 @@
+"""Binomial tree all-reduce: reduce to rank 0, then broadcast from it. Few rounds, uneven traffic.
+
+Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", Int. J. High Perform.
+Comput. Appl. 19 (2005), section 4.4 and 4.1, doi:10.1177/1094342005051521.
+"""
+
+from __future__ import annotations
+
+from hpcreduce.schedule import RIGHT, Recv, Rounds, Send, Span
+
+
+def tree(rank: int, size: int, count: int) -> Rounds:
+    """Yield the rounds of `rank`: at distance 1, 2, 4, ... the upper half of each block hands its partial result down.
+
+    Notes
+    -----
+    ``2 ceil(lg size)`` rounds for any `size`; a rank that has nothing to do in a round yields an empty one. Rank 0
+    sends the whole array ``ceil(lg size)`` times. A rank's partial always covers the consecutive ranks from itself
+    on, so ranks are combined in rank order and the operation need not commute.
+
+    Four ranks; ``>r`` sends to rank r, ``+r`` reduces what rank r sent, ``=r`` overwrites with it::
+
+        round     0   1   2   3
+        rank 0   +1  +2  >2  >1
+        rank 1   >0   .   .  =0
+        rank 2   +3  >0  =0  >3
+        rank 3   >2   .   .  =2
+    """
+    whole = Span(0, count)
+    distances = [1 << level for level in range(depth(size))]
+    for distance in distances:  # reduce towards rank 0
+        if rank % (2 * distance) == distance:
+            yield (Send(rank - distance, whole),)
+        elif rank % (2 * distance) == 0 and rank + distance < size:
+            yield (Recv(rank + distance, whole, RIGHT),)
+        else:
+            yield ()
+    for distance in reversed(distances):  # broadcast the same way back
+        if rank % (2 * distance) == distance:
+            yield (Recv(rank - distance, whole, None),)
+        elif rank % (2 * distance) == 0 and rank + distance < size:
+            yield (Send(rank + distance, whole),)
+        else:
+            yield ()
+
+
+def depth(size: int) -> int:
+    """Return ``ceil(lg size)``."""
+    return (size - 1).bit_length()
+
+
+def tree_rounds(size: int) -> int:
+    """Rounds of `tree`."""
+    return 2 * depth(size)
+
+
+def tree_volume(rank: int, size: int, count: int) -> int:
+    """Elements that `rank` sends: the array once up (but for rank 0) and once down to each child."""
+    levels = depth(size) if rank == 0 else (rank & -rank).bit_length() - 1
+    children = sum(rank + (1 << level) < size for level in range(levels))
+    return count * (children + (rank > 0))

@@ -1,0 +1,118 @@
+"""The collective operations of the public interface."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hpcreduce.runtime import agreement, buffers, operations
+from hpcreduce.runtime.agreement import State
+from hpcreduce.runtime.operations import Array, Operation
+from hpcreduce.runtime.plan import Plan
+from hpcreduce.runtime.program import compile_rounds
+from hpcreduce.selection import Choice, choose
+
+
+def allreduce(
+    comm: Any,
+    sendbuf: Any,
+    recvbuf: Any = None,
+    op: Any = "sum",
+    *,
+    algorithm: str = "auto",
+    segment: int | None = None,
+    timeout: float | None = None,
+) -> Any:
+    """Combine what every rank holds, element by element, and give every rank the same result, bit for bit.
+
+    Collective over `comm`. All ranks pass the same shape, dtype, op, algorithm and segment.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm
+        The ranks that take part.
+    sendbuf : array_like or MPI.IN_PLACE
+        What this rank contributes: a NumPy array of any layout, a scalar, a Python number, a list of numbers, an
+        ``array.array`` or a memoryview. Not changed, unless it is `recvbuf` too.
+    recvbuf : array, optional
+        Where the result goes: a writable array of the shape of `sendbuf` and the result's dtype. The same array as
+        `sendbuf`, or ``sendbuf=MPI.IN_PLACE``, reduces in place. `None` allocates. For ``maxloc`` and ``minloc`` a pair of
+        arrays (values, int64 ranks).
+    op : str, MPI.Op or callable
+        ``sum mean prod max min nanmax nanmin land lor lxor band bor bxor maxloc minloc``; the ``MPI.SUM`` style; or
+        ``f(a, b) -> c`` on arrays, taken as non-commutative unless ``f.commutative`` is true.
+    algorithm : str
+        A name in `hpcreduce.ALGORITHMS`, or ``auto``.
+    segment : int, optional
+        Largest message in bytes; by default 1 MiB within a node and 64 KiB across nodes.
+    timeout : float, optional
+        Seconds; by default ``HPCREDUCE_TIMEOUT``, or 600.
+
+    Returns
+    -------
+    array, NumPy scalar or Python number
+        `recvbuf` where it was given. Else an array of the shape of `sendbuf`; a NumPy scalar for a NumPy scalar, a
+        Python number for a Python number. ``maxloc`` and ``minloc``: a pair (values, ranks).
+
+        The dtype is that of `sendbuf`, but for sum and prod of bools (int64) and the mean of bools and integers
+        (float64). Integer sums wrap around, as NumPy's do. float16 and bfloat16 are reduced in float32 and rounded once.
+        ``max`` and ``min`` propagate NaN, ``nanmax`` and ``nanmin`` ignore it. ``maxloc`` gives the lowest rank on ties.
+
+    Raises
+    ------
+    TypeError, ValueError
+        A wrong argument on this rank: before any message of this call is sent.
+    CollectiveTimeoutError
+        The time-out passed; the communicator cannot be used by this package any more.
+    BrokenCommunicatorError
+        An earlier call on this communicator was interrupted.
+
+    Examples
+    --------
+    ::
+
+        from mpi4py import MPI
+        import hpcreduce
+
+        mean = hpcreduce.allreduce(MPI.COMM_WORLD, gradient, op="mean")
+        hpcreduce.allreduce(MPI.COMM_WORLD, MPI.IN_PLACE, array, algorithm="ring")
+    """
+    if timeout is not None:
+        _check_timeout(timeout)
+    state = agreement.state(comm, timeout)
+    operation = operations.resolve(op)
+    given = buffers.present(sendbuf, recvbuf, operation)
+    choice = choose(algorithm, segment, operation, given.work, given.source.size, state.nodes)
+    work = buffers.load(given, state.rank)
+    _reduce(state, work, operation, choice, given.source.shape, timeout)
+    operation.finish(work, state.size)
+    buffers.store(work, given)
+    return given.returned()
+
+
+def _reduce(
+    state: State, work: Array, operation: Operation, choice: Choice, shape: tuple[int, ...], timeout: float | None
+) -> None:
+    """All-reduce the work array in place."""
+    row = choice.algorithm
+    what = f"allreduce({operation.name}, {work.dtype}, shape {shape}, {row.name})"
+    tag = state.next_tag(("allreduce", operation.name, work.dtype.str, shape, row.name, choice.segment))
+    if row.rounds is None:
+        from mpi4py import MPI
+
+        op = getattr(MPI, operation.library) if isinstance(operation.library, str) else operation.library
+        state.wait_request(state.comm.Iallreduce(MPI.IN_PLACE, work, op), what, timeout, work)
+        return
+
+    def make() -> Plan:
+        program = compile_rounds(row.rounds(state.rank, state.size, work.size), choice.segment)  # type: ignore[misc]
+        return Plan(state.comm, program, work.dtype, choice.window)
+
+    plan = state.plan((row.rounds, work.size, work.dtype, choice.segment, choice.window), make)
+    state.run(plan, work, operation.fold, tag, what, timeout)
+
+
+def _check_timeout(timeout: float) -> None:
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
+        raise TypeError(f"timeout must be a number of seconds, found {timeout!r}")
+    if not timeout > 0:
+        raise ValueError(f"timeout must be above 0 seconds, found {timeout!r}")

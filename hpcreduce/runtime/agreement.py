@@ -1,0 +1,193 @@
+"""What the ranks of a communicator share: a private duplicate of it, a sequence number, plans, and the tag of a message.
+
+Rules that hold here:
+
+* The state of a communicator lives in an MPI attribute of it and is freed with it. Nothing depends on that happening.
+* Every message's tag comes from `tag`. Ranks that disagree about a call, or about which call it is, do not match.
+* No environment variable is read after the state is made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from hpcreduce.errors import BrokenCommunicatorError
+from hpcreduce.runtime import wait
+from hpcreduce.runtime.plan import Fold, Plan
+
+DEFAULT_TIMEOUT = 600.0
+"""Seconds that a collective may take, unless ``timeout=`` or ``HPCREDUCE_TIMEOUT`` says otherwise."""
+
+PLANS = 64
+"""Plans kept per communicator."""
+
+_kept_alive: list[Any] = []  # requests and buffers of interrupted operations: the library may still write to them
+_keyvals: list[int] = []
+
+
+class State:
+    """What belongs to one communicator.
+
+    Attributes
+    ----------
+    comm : mpi4py.MPI.Comm
+        The private duplicate; no message of ours travels on the user's own.
+    rank, size : int
+    nodes : tuple of int
+        Node of each rank, numbered in order of first appearance.
+    timeout : float
+        Default time-out in seconds.
+    """
+
+    def __init__(self, comm: Any) -> None:
+        self.timeout = default_timeout()
+        self.broken = ""
+        self.plans: OrderedDict[Hashable, Plan] = OrderedDict()
+        self.sequence = 0
+        self.rank, self.size = comm.rank, comm.size
+
+    def open(self, comm: Any, timeout: float | None) -> None:
+        """Duplicate `comm` and exchange the node map; collective."""
+        from mpi4py import MPI
+
+        self.comm, request = comm.Idup()
+        self.wait_request(request, "first use of the communicator (MPI_Comm_idup)", timeout)
+        self.comm.Set_errhandler(MPI.ERRORS_RETURN)
+        self._mask = (1 << ((self.comm.Get_attr(MPI.TAG_UB) + 1).bit_length() - 1)) - 1
+        self.nodes = self._node_map(MPI.Get_processor_name(), timeout)
+
+    def _node_map(self, host: str, timeout: float | None) -> tuple[int, ...]:
+        mine = hashlib.blake2b(host.encode(), digest_size=8).digest()
+        hosts = bytearray(8 * self.size)
+        request = self.comm.Iallgather(mine, hosts)
+        self.wait_request(request, "first use of the communicator (exchange of host names)", timeout, (mine, hosts))
+        names = [bytes(hosts[8 * rank : 8 * rank + 8]) for rank in range(self.size)]
+        known = {name: number for number, name in enumerate(dict.fromkeys(names))}
+        return tuple(known[name] for name in names)
+
+    def plan(self, key: Hashable, make: Callable[[], Plan]) -> Plan:
+        """Return the idle plan kept under `key`, or make one."""
+        plan = self.plans.get(key)
+        if plan is None or plan.busy:
+            plan = self.plans[key] = make()
+            if len(self.plans) > PLANS:
+                self.plans.popitem(last=False)
+        self.plans.move_to_end(key)
+        return plan
+
+    def next_tag(self, description: tuple[Hashable, ...]) -> int:
+        """Return the tag of the messages of the next collective, which all ranks should describe alike."""
+        self.sequence += 1
+        return tag(fingerprint(description), self.sequence, self._mask)
+
+    def check(self) -> None:
+        """Raise if an earlier operation was interrupted."""
+        if self.broken:
+            raise BrokenCommunicatorError(
+                f"rank {self.rank}: this communicator cannot be used any more, since an earlier operation on it was "
+                f"interrupted ({self.broken}); go on with a duplicate, made by all ranks (comm.Dup())"
+            )
+
+    def run(self, plan: Plan, buffer: Any, fold: Fold, tag: int, what: str, timeout: float | None) -> None:
+        """Run `plan` to its end."""
+        try:
+            plan.start(buffer, fold, tag)
+            wait.until(plan.progress, self._limit(timeout), lambda: f"rank {self.rank}: {what}: {plan.where()}")
+        except BaseException as error:
+            _kept_alive.append(plan.abandon())
+            self._break(error)
+            raise
+
+    def wait_request(self, request: Any, what: str, timeout: float | None, buffer: Any = None) -> None:
+        """Wait for one of the library's own requests, which uses `buffer`."""
+        try:
+            wait.until(
+                lambda: 0 if request.Test() else 1,
+                self._limit(timeout),
+                lambda: f"rank {self.rank}: {what}: waiting for other ranks to enter it",
+            )
+        except BaseException as error:
+            _kept_alive.append([request, buffer])
+            self._break(error)
+            raise
+
+    def _limit(self, timeout: float | None) -> float:
+        return self.timeout if timeout is None else timeout
+
+    def _break(self, error: BaseException) -> None:
+        self.plans.clear()
+        self.broken = str(error) or type(error).__name__
+
+
+def state(comm: Any, timeout: float | None = None) -> State:
+    """Return the state of `comm`; the first call on a communicator is collective.
+
+    Raises
+    ------
+    TypeError
+        `comm` is not a communicator.
+    ValueError
+        `comm` is COMM_NULL, freed, or an intercommunicator.
+    BrokenCommunicatorError
+        An earlier operation on it was interrupted.
+    """
+    found = comm.Get_attr(_keyvals[0]) if _keyvals and _usable(comm) else None
+    if found is None:
+        found = _make(comm, timeout)
+    found.check()
+    return found  # type: ignore[no-any-return]
+
+
+def _usable(comm: Any) -> bool:
+    if not hasattr(comm, "Get_attr"):
+        raise TypeError(f"comm must be a communicator such as mpi4py.MPI.COMM_WORLD, found {type(comm).__name__}")
+    if not comm:
+        raise ValueError("comm is COMM_NULL: it was freed, or this rank is not a member of the group it was made for")
+    return True
+
+
+def _make(comm: Any, timeout: float | None) -> State:
+    from mpi4py import MPI
+
+    _usable(comm)
+    if comm.Is_inter():
+        raise ValueError("comm is an intercommunicator; expected an intracommunicator (comm.Merge() makes one)")
+    if not _keyvals:
+        _keyvals.append(MPI.Comm.Create_keyval(delete_fn=_free))
+    made = State(comm)
+    comm.Set_attr(_keyvals[0], made)  # before it is open: a state that broke meanwhile stays, and says so
+    made.open(comm, timeout)
+    return made
+
+
+def _free(comm: Any, keyval: int, found: State) -> None:
+    found.plans.clear()
+    if not found.broken:
+        found.comm.Free()
+
+
+def fingerprint(description: tuple[Hashable, ...]) -> int:
+    """Return 32 bits of what a call is."""
+    return zlib.crc32(repr(description).encode())
+
+
+def tag(fingerprint: int, sequence: int, mask: int) -> int:
+    """Return the tag of every message of the collective number `sequence`; `mask` keeps it below TAG_UB."""
+    return (fingerprint ^ (sequence * 0x9E3779B1)) & mask
+
+
+def default_timeout() -> float:
+    """Return the default time-out in seconds: ``HPCREDUCE_TIMEOUT``, or 600."""
+    text = os.environ.get("HPCREDUCE_TIMEOUT", "")
+    try:
+        seconds = float(text) if text else DEFAULT_TIMEOUT
+    except ValueError:
+        seconds = 0.0
+    if not seconds > 0:
+        raise ValueError(f"HPCREDUCE_TIMEOUT must be a number of seconds above 0, found {text!r}")
+    return seconds

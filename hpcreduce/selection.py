@@ -1,0 +1,117 @@
+"""Which algorithm runs a call, with which segment and window, and why. Pure: no MPI, no clock, no environment.
+
+The rules for ``auto`` were measured on one node with both MPI libraries and float64 sums; README has the table.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hpcreduce.algorithms import ALGORITHMS, Algorithm
+from hpcreduce.runtime.operations import Operation
+
+LIBRARY_BELOW = 64 << 10
+"""Bytes below which the library's own call wins, where its meaning is ours."""
+
+RING_CHUNK = 4 << 10
+"""Bytes per rank from which even traffic beats few rounds."""
+
+MEMORY_SEGMENT = 1 << 20
+"""Bytes of a segment where all ranks share a node."""
+
+NETWORK_SEGMENT = 64 << 10
+"""Bytes of a segment where they do not."""
+
+LONGEST_SEGMENT = 1 << 30
+"""Bytes that no message exceeds."""
+
+WINDOW = 4
+"""Receives posted ahead."""
+
+
+class Choice(NamedTuple):
+    """What runs a call: the table row, elements per segment, receives posted ahead, and the reason."""
+
+    algorithm: Algorithm
+    segment: int
+    window: int
+    reason: str
+
+
+def choose(
+    algorithm: str,
+    segment: int | None,
+    operation: Operation,
+    work: np.dtype[Any],
+    count: int,
+    nodes: tuple[int, ...],
+) -> Choice:
+    """Choose for an array of `count` elements of type `work` on ``len(nodes)`` ranks.
+
+    Parameters
+    ----------
+    algorithm : str
+        A name in `ALGORITHMS`, or ``auto``.
+    segment : int or None
+        Largest message in bytes; `None`: by the place.
+    operation : Operation
+    work : numpy.dtype
+        The type that travels.
+    count : int
+    nodes : tuple of int
+        Node of each rank.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An unknown algorithm, one that its restrictions forbid here, or a segment below 1.
+    """
+    if algorithm == "auto":
+        name, reason = _automatic(operation, work, count * work.itemsize, len(nodes))
+        row = ALGORITHMS[name]
+    else:
+        row, reason = _named(algorithm), "asked for"
+        if refusal := forbids(row, operation, work):
+            raise ValueError(f"algorithm {algorithm!r} {refusal}; use algorithm='auto'")
+    return Choice(row, _elements(segment, work, nodes), WINDOW, reason)
+
+
+def forbids(row: Algorithm, operation: Operation, work: np.dtype[Any]) -> str:
+    """Return why the row's restrictions forbid it, or an empty string."""
+    if not (row.keeps_order or operation.commutative):
+        return f"combines ranks out of order, and op {operation.name!r} is not commutative"
+    if row.pairs and isinstance(operation.library, str) and work.char not in row.pairs.get(operation.name, ""):
+        return f"does not give our meaning of op {operation.name!r} on {work}"
+    if row.rounds is None and not operation.library:
+        return f"cannot run op {operation.name!r}"
+    return ""
+
+
+def _named(algorithm: str) -> Algorithm:
+    if not isinstance(algorithm, str):
+        raise TypeError(f"algorithm must be a name, found {type(algorithm).__name__}")
+    if algorithm not in ALGORITHMS:
+        raise ValueError(f"unknown algorithm {algorithm!r}; expected auto, {', '.join(ALGORITHMS)}")
+    return ALGORITHMS[algorithm]
+
+
+def _automatic(operation: Operation, work: np.dtype[Any], nbytes: int, size: int) -> tuple[str, str]:
+    if nbytes < LIBRARY_BELOW and not forbids(ALGORITHMS["mpi"], operation, work):
+        return "mpi", f"below {LIBRARY_BELOW >> 10} KiB the library's own call is fastest"
+    if not operation.commutative:
+        return "tree", f"op {operation.name!r} is not commutative, and tree keeps rank order"
+    if nbytes < RING_CHUNK * size:
+        return "tree", f"below {RING_CHUNK >> 10} KiB per rank few rounds win"
+    return "ring", f"from {RING_CHUNK >> 10} KiB per rank on even traffic wins"
+
+
+def _elements(segment: int | None, work: np.dtype[Any], nodes: tuple[int, ...]) -> int:
+    if segment is None:
+        segment = MEMORY_SEGMENT if len(set(nodes)) == 1 else NETWORK_SEGMENT
+    elif isinstance(segment, bool) or not isinstance(segment, (int, np.integer)):
+        raise TypeError(f"segment must be a whole number of bytes, found {segment!r}")
+    elif segment < 1:
+        raise ValueError(f"segment must be at least 1 byte, found {segment}")
+    return max(1, min(int(segment), LONGEST_SEGMENT) // work.itemsize)
