@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from hpcreduce.runtime import agreement, buffers, operations
-from hpcreduce.runtime.agreement import State
-from hpcreduce.runtime.operations import Array, Operation
+from hpcreduce.runtime.agreement import Call, State
+from hpcreduce.runtime.operations import Array, DType, Operation
 from hpcreduce.runtime.plan import Plan
 from hpcreduce.runtime.program import compile_rounds
-from hpcreduce.selection import Choice, choose
+from hpcreduce.selection import choose
 
 
 def allreduce(
@@ -43,7 +44,7 @@ def allreduce(
     algorithm : str
         A name in `hpcreduce.ALGORITHMS`, or ``auto``.
     segment : int, optional
-        Largest message in bytes; by default 1 MiB within a node and 64 KiB across nodes.
+        Largest message in bytes; by default 256 KiB to 1 MiB within a node and 64 KiB across nodes.
     timeout : float, optional
         Seconds; by default ``HPCREDUCE_TIMEOUT``, or 600.
 
@@ -80,35 +81,50 @@ def allreduce(
         _check_timeout(timeout)
     state = agreement.state(comm, timeout)
     operation = operations.resolve(op)
-    given = buffers.present(sendbuf, recvbuf, operation)
-    choice = choose(algorithm, segment, operation, given.work, given.source.size, state.nodes)
-    work = buffers.load(given, state.rank)
-    _reduce(state, work, operation, choice, given.source.shape, timeout)
-    operation.finish(work, state.size)
+    source = buffers.source(sendbuf, recvbuf)
+    shape, dtype = source.shape, source.dtype
+    call = state.call(
+        ("allreduce", shape, dtype, operation.name, operation.commutative, algorithm, segment),
+        lambda: _prepare(state, operation, shape, dtype, algorithm, segment),
+    )
+    given = buffers.pair(source, sendbuf, recvbuf, call.result, operation.locates)
+    work = buffers.load(given, call.work, state.rank)
+    if call.plan:
+        state.run(call, work, operation.fold, timeout)
+    else:
+        _run_library(state, call, work, operation, timeout)
+    if operation.divides:
+        operations.divide(work, state.size)
     buffers.store(work, given)
-    return given.returned()
+    return buffers.returned(given, sendbuf, recvbuf)
 
 
-def _reduce(
-    state: State, work: Array, operation: Operation, choice: Choice, shape: tuple[int, ...], timeout: float | None
-) -> None:
-    """All-reduce the work array in place."""
+def _prepare(
+    state: State,
+    operation: Operation,
+    shape: tuple[int, ...],
+    dtype: DType,
+    algorithm: str,
+    segment: int | None,
+) -> Call:
+    work, result = operation.types(dtype)
+    count = math.prod(shape)
+    choice = choose(algorithm, segment, operation, work, count, state.nodes)
     row = choice.algorithm
-    what = f"allreduce({operation.name}, {work.dtype}, shape {shape}, {row.name})"
-    tag = state.next_tag(("allreduce", operation.name, work.dtype.str, shape, row.name, choice.segment))
-    if row.rounds is None:
-        from mpi4py import MPI
+    plan = None
+    if row.rounds is not None:
+        program = compile_rounds(row.rounds(state.rank, state.size, count), choice.segment)
+        plan = Plan(state.comm, program, work, choice.window)
+    mark = agreement.fingerprint("allreduce", operation.name, dtype.str, shape, row.name, choice.segment)
+    text = f"allreduce(op {operation.name}, dtype {dtype}, shape {shape}, algorithm {row.name})"
+    return Call(work, result, choice, mark, plan, text)
 
-        op = getattr(MPI, operation.library) if isinstance(operation.library, str) else operation.library
-        state.wait_request(state.comm.Iallreduce(MPI.IN_PLACE, work, op), what, timeout, work)
-        return
 
-    def make() -> Plan:
-        program = compile_rounds(row.rounds(state.rank, state.size, work.size), choice.segment)  # type: ignore[misc]
-        return Plan(state.comm, program, work.dtype, choice.window)
+def _run_library(state: State, call: Call, work: Array, operation: Operation, timeout: float | None) -> None:
+    from mpi4py import MPI
 
-    plan = state.plan((row.rounds, work.size, work.dtype, choice.segment, choice.window), make)
-    state.run(plan, work, operation.fold, tag, what, timeout)
+    op = getattr(MPI, operation.library) if isinstance(operation.library, str) else operation.library
+    state.wait_request(state.comm.Iallreduce(MPI.IN_PLACE, work, op), call, timeout, work)
 
 
 def _check_timeout(timeout: float) -> None:

@@ -12,14 +12,14 @@ import numpy as np
 from hpcreduce.algorithms import ALGORITHMS, Algorithm
 from hpcreduce.runtime.operations import Operation
 
-LIBRARY_BELOW = 64 << 10
+LIBRARY_BELOW = 2 << 20
 """Bytes below which the library's own call wins, where its meaning is ours."""
 
-RING_CHUNK = 4 << 10
+RING_CHUNK = 64 << 10
 """Bytes per rank from which even traffic beats few rounds."""
 
-MEMORY_SEGMENT = 1 << 20
-"""Bytes of a segment where all ranks share a node."""
+MEMORY_SEGMENTS = (256 << 10, 1 << 20)
+"""Bytes of the shortest and the longest segment where all ranks share a node; a quarter of a chunk in between."""
 
 NETWORK_SEGMENT = 64 << 10
 """Bytes of a segment where they do not."""
@@ -27,7 +27,7 @@ NETWORK_SEGMENT = 64 << 10
 LONGEST_SEGMENT = 1 << 30
 """Bytes that no message exceeds."""
 
-WINDOW = 4
+WINDOW = 3
 """Receives posted ahead."""
 
 
@@ -75,7 +75,7 @@ def choose(
         row, reason = _named(algorithm), "asked for"
         if refusal := forbids(row, operation, work):
             raise ValueError(f"algorithm {algorithm!r} {refusal}; use algorithm='auto'")
-    return Choice(row, _elements(segment, work, nodes), WINDOW, reason)
+    return Choice(row, _elements(segment, work, count, nodes), WINDOW, reason)
 
 
 def forbids(row: Algorithm, operation: Operation, work: np.dtype[Any]) -> str:
@@ -107,9 +107,12 @@ def _automatic(operation: Operation, work: np.dtype[Any], nbytes: int, size: int
     return "ring", f"from {RING_CHUNK >> 10} KiB per rank on even traffic wins"
 
 
-def _elements(segment: int | None, work: np.dtype[Any], nodes: tuple[int, ...]) -> int:
+def _elements(segment: int | None, work: np.dtype[Any], count: int, nodes: tuple[int, ...]) -> int:
+    """Return the elements of the longest segment."""
     if segment is None:
-        segment = MEMORY_SEGMENT if len(set(nodes)) == 1 else NETWORK_SEGMENT
+        shortest, longest = MEMORY_SEGMENTS
+        quarter = 1 << (count * work.itemsize // (4 * len(nodes))).bit_length() >> 1
+        segment = min(longest, max(shortest, quarter)) if len(set(nodes)) == 1 else NETWORK_SEGMENT
     elif isinstance(segment, bool) or not isinstance(segment, (int, np.integer)):
         raise TypeError(f"segment must be a whole number of bytes, found {segment!r}")
     elif segment < 1:

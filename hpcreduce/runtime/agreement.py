@@ -14,20 +14,53 @@ import os
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import Any, NamedTuple
 
+from hpcreduce.algorithms import ALGORITHMS
 from hpcreduce.errors import BrokenCommunicatorError
 from hpcreduce.runtime import wait
 from hpcreduce.runtime.plan import Fold, Plan
+from hpcreduce.selection import Choice
 
 DEFAULT_TIMEOUT = 600.0
 """Seconds that a collective may take, unless ``timeout=`` or ``HPCREDUCE_TIMEOUT`` says otherwise."""
 
-PLANS = 64
-"""Plans kept per communicator."""
+CALLS = 64
+"""Kinds of call that are kept prepared per communicator, the least recently used is dropped."""
 
 _kept_alive: list[Any] = []  # requests and buffers of interrupted operations: the library may still write to them
 _keyvals: list[int] = []
+
+
+class Call(NamedTuple):
+    """One kind of call, prepared: the same for every call of this shape, dtype, op and algorithm.
+
+    Attributes
+    ----------
+    work, result : numpy.dtype
+    choice : Choice
+    fingerprint : int
+        32 bits of what the ranks must agree on.
+    plan : Plan or None
+        None where the library's own call runs it.
+    text : str
+        The call in words.
+    """
+
+    work: Any
+    result: Any
+    choice: Choice
+    fingerprint: int
+    plan: Plan | None
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+    def stale(self) -> bool:
+        """Whether the plan is in flight, or the table has another algorithm under this name by now."""
+        row = self.choice.algorithm
+        return (self.plan is not None and self.plan.busy) or ALGORITHMS.get(row.name) is not row
 
 
 class State:
@@ -47,7 +80,7 @@ class State:
     def __init__(self, comm: Any) -> None:
         self.timeout = default_timeout()
         self.broken = ""
-        self.plans: OrderedDict[Hashable, Plan] = OrderedDict()
+        self.calls: OrderedDict[Hashable, Call] = OrderedDict()
         self.sequence = 0
         self.rank, self.size = comm.rank, comm.size
 
@@ -70,20 +103,20 @@ class State:
         known = {name: number for number, name in enumerate(dict.fromkeys(names))}
         return tuple(known[name] for name in names)
 
-    def plan(self, key: Hashable, make: Callable[[], Plan]) -> Plan:
-        """Return the idle plan kept under `key`, or make one."""
-        plan = self.plans.get(key)
-        if plan is None or plan.busy:
-            plan = self.plans[key] = make()
-            if len(self.plans) > PLANS:
-                self.plans.popitem(last=False)
-        self.plans.move_to_end(key)
-        return plan
+    def call(self, key: Hashable, prepare: Callable[[], Call]) -> Call:
+        """Return what is kept under `key` if it is still true and not in use, or prepare it."""
+        call = self.calls.get(key)
+        if call is None or call.stale():
+            call = self.calls[key] = prepare()
+            if len(self.calls) > CALLS:
+                self.calls.popitem(last=False)
+        self.calls.move_to_end(key)
+        return call
 
-    def next_tag(self, description: tuple[Hashable, ...]) -> int:
+    def next_tag(self, fingerprint: int) -> int:
         """Return the tag of the messages of the next collective, which all ranks should describe alike."""
         self.sequence += 1
-        return tag(fingerprint(description), self.sequence, self._mask)
+        return tag(fingerprint, self.sequence, self._mask)
 
     def check(self) -> None:
         """Raise if an earlier operation was interrupted."""
@@ -93,17 +126,19 @@ class State:
                 f"interrupted ({self.broken}); go on with a duplicate, made by all ranks (comm.Dup())"
             )
 
-    def run(self, plan: Plan, buffer: Any, fold: Fold, tag: int, what: str, timeout: float | None) -> None:
-        """Run `plan` to its end."""
+    def run(self, call: Call, buffer: Any, fold: Fold, timeout: float | None) -> None:
+        """Run the plan of `call` to its end."""
+        plan = call.plan
+        assert plan is not None
         try:
-            plan.start(buffer, fold, tag)
-            wait.until(plan.progress, self._limit(timeout), lambda: f"rank {self.rank}: {what}: {plan.where()}")
+            plan.start(buffer, fold, self.next_tag(call.fingerprint))
+            wait.until(plan.progress, self._limit(timeout), lambda: f"rank {self.rank}: {call}: {plan.where()}")
         except BaseException as error:
             _kept_alive.append(plan.abandon())
             self._break(error)
             raise
 
-    def wait_request(self, request: Any, what: str, timeout: float | None, buffer: Any = None) -> None:
+    def wait_request(self, request: Any, what: object, timeout: float | None, buffer: Any = None) -> None:
         """Wait for one of the library's own requests, which uses `buffer`."""
         try:
             wait.until(
@@ -120,7 +155,7 @@ class State:
         return self.timeout if timeout is None else timeout
 
     def _break(self, error: BaseException) -> None:
-        self.plans.clear()
+        self.calls.clear()
         self.broken = str(error) or type(error).__name__
 
 
@@ -166,12 +201,12 @@ def _make(comm: Any, timeout: float | None) -> State:
 
 
 def _free(comm: Any, keyval: int, found: State) -> None:
-    found.plans.clear()
+    found.calls.clear()
     if not found.broken:
         found.comm.Free()
 
 
-def fingerprint(description: tuple[Hashable, ...]) -> int:
+def fingerprint(*description: Hashable) -> int:
     """Return 32 bits of what a call is."""
     return zlib.crc32(repr(description).encode())
 

@@ -9,15 +9,14 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from hpcreduce.runtime.operations import Array, DType, Operation
+from hpcreduce.runtime.operations import RANK, Array, DType
 
 
-class Presented(NamedTuple):
+class Given(NamedTuple):
     """A checked pair of buffers.
 
     Attributes
@@ -26,99 +25,112 @@ class Presented(NamedTuple):
         What this rank contributes.
     targets : tuple of numpy.ndarray
         Where the result goes: one array, or values and ranks.
-    work, result : numpy.dtype
-    returned : callable
-        Gives the object to return once the targets hold the result.
+    in_place : bool
+        Source and target are the same memory.
     """
 
     source: Array
     targets: tuple[Array, ...]
-    work: DType
-    result: DType
-    returned: Callable[[], Any]
-
-    @property
-    def in_place(self) -> bool:
-        """Whether source and target are the same memory."""
-        return len(self.targets) == 1 and _same(self.source, self.targets[0])
+    in_place: bool
 
 
-def present(sendbuf: Any, recvbuf: Any, operation: Operation) -> Presented:
-    """Check the caller's buffers.
+def source(sendbuf: Any, recvbuf: Any) -> Array:
+    """Return what this rank contributes, as an array.
 
     Raises
     ------
     TypeError
-        A dtype that the operation does not take, or something that is not an array.
+        Something that is not an array of numbers in host memory.
     ValueError
-        A receive buffer that is read-only, of another shape, or overlaps the send buffer partly.
+        ``MPI.IN_PLACE`` without a receive buffer, or an integer that does not fit into int64.
     """
+    if isinstance(sendbuf, np.ndarray) and not isinstance(sendbuf, np.ma.MaskedArray):
+        return sendbuf
     if _is_in_place(sendbuf):
         if recvbuf is None:
             raise ValueError("sendbuf is MPI.IN_PLACE, so recvbuf must be the array to reduce; found None")
-        sendbuf = recvbuf
-    source = _source(sendbuf)
-    work, result = operation.types(source.dtype)
-    types = (result, work["rank"]) if operation.locates else (result,)
+        return source(recvbuf, None)
+    if hasattr(sendbuf, "__cuda_array_interface__"):
+        raise TypeError(f"arrays in GPU memory are not supported, found {type(sendbuf).__name__}; copy it to the host")
+    if isinstance(sendbuf, np.ma.MaskedArray):
+        raise TypeError("masked arrays are not supported, since the mask would be lost; fill or compress the array")
+    if isinstance(sendbuf, int) and not isinstance(sendbuf, bool):
+        try:
+            return np.asarray(sendbuf, dtype=np.int64)
+        except OverflowError:
+            raise ValueError(f"the integer {sendbuf} does not fit into int64") from None
+    try:
+        return np.asarray(sendbuf)
+    except ValueError as error:
+        raise TypeError(f"sendbuf is not an array: {error}") from None
+
+
+def pair(source: Array, sendbuf: Any, recvbuf: Any, result: DType, located: bool) -> Given:
+    """Check the receive buffer, or allocate it.
+
+    Raises
+    ------
+    TypeError
+        A receive buffer of another dtype, or not an array.
+    ValueError
+        One that is read-only, of another shape, or overlaps the send buffer partly.
+    """
+    types = (result, RANK) if located else (result,)
     if recvbuf is None:
-        targets = tuple(np.empty(source.shape, dtype) for dtype in types)
-        return Presented(source, targets, work, result, lambda: _like(sendbuf, targets))
-    given = recvbuf if operation.locates and isinstance(recvbuf, (tuple, list)) else (recvbuf,)
+        return Given(source, tuple(np.empty(source.shape, dtype) for dtype in types), False)
+    given = recvbuf if located and isinstance(recvbuf, (tuple, list)) else (recvbuf,)
     if len(given) != len(types):
-        raise TypeError(
-            f"op {operation.name!r} returns a pair (values, ranks): recvbuf must be None or a pair of arrays"
-        )
+        raise TypeError("the result is a pair (values, ranks): recvbuf must be None or a pair of arrays")
     targets = tuple(_target(buffer, source, dtype) for buffer, dtype in zip(given, types, strict=True))
-    return Presented(source, targets, work, result, lambda: recvbuf)
+    if recvbuf is sendbuf or _is_in_place(sendbuf):
+        return Given(source, targets, True)
+    return Given(source, targets, any([_same(source, target) for target in targets]))
 
 
-def load(given: Presented, rank: int) -> Array:
-    """Return the work array of this rank, one-dimensional, filled with its contribution."""
+def load(given: Given, work: DType, rank: int) -> Array:
+    """Return the array that is reduced, one-dimensional and of type `work`, filled with this rank's contribution."""
     target = given.targets[0]
-    if given.work.names:
-        work = np.empty(given.source.shape, given.work)
-        work["value"], work["rank"] = given.source, rank
-        return work.reshape(-1)
-    fits = target.dtype == given.work and target.flags.c_contiguous and target.flags.aligned
-    work = target if fits else np.empty(given.source.shape, given.work)
+    if work.names:
+        pairs = np.empty(given.source.shape, work)
+        pairs["value"], pairs["rank"] = given.source, rank
+        return pairs.reshape(-1)
+    fits = target.dtype == work and target.flags.c_contiguous and target.flags.aligned
+    array = target if fits else np.empty(given.source.shape, work)
     if not (fits and given.in_place):
-        np.copyto(work, given.source, casting="unsafe")
-    return work.reshape(-1)
+        np.copyto(array, given.source, casting="unsafe")
+    return array.reshape(-1)
 
 
-def store(work: Array, given: Presented) -> None:
-    """Put the result into the targets."""
-    fields = [work[name] for name in given.work.names] if given.work.names else [work]
+def store(array: Array, given: Given) -> None:
+    """Put the reduced array into the targets, unless it is their memory."""
+    fields = [array[name] for name in array.dtype.names] if array.dtype.names else [array]
     for field, target in zip(fields, given.targets, strict=True):
         if not np.may_share_memory(field, target):
             np.copyto(target, field.reshape(target.shape), casting="unsafe")
+
+
+def returned(given: Given, sendbuf: Any, recvbuf: Any) -> Any:
+    """Return the receive buffer, or the targets in the sender's own kind: arrays, NumPy scalars or Python numbers."""
+    if recvbuf is not None:
+        return recvbuf
+    if isinstance(sendbuf, np.generic):
+        values = tuple(target[()] for target in given.targets)
+    elif isinstance(sendbuf, (bool, int, float, complex)):
+        values = tuple(target.item() for target in given.targets)
+    else:
+        values = given.targets
+    return values if len(values) > 1 else values[0]
 
 
 def _is_in_place(buffer: Any) -> bool:
     return type(buffer).__name__ == "InPlaceType"
 
 
-def _source(buffer: Any) -> Array:
-    if hasattr(buffer, "__cuda_array_interface__"):
-        raise TypeError(f"arrays in GPU memory are not supported, found {type(buffer).__name__}; copy it to the host")
-    if isinstance(buffer, np.ma.MaskedArray):
-        raise TypeError("masked arrays are not supported, since the mask would be lost; fill or compress the array")
-    if isinstance(buffer, int) and not isinstance(buffer, bool):
-        try:
-            return np.asarray(buffer, dtype=np.int64)
-        except OverflowError:
-            raise ValueError(f"the integer {buffer} does not fit into int64") from None
-    try:
-        return np.asarray(buffer)
-    except ValueError as error:
-        raise TypeError(f"sendbuf is not an array: {error}") from None
-
-
 def _target(buffer: Any, source: Array, dtype: DType) -> Array:
     array = buffer if isinstance(buffer, np.ndarray) else _from_memory(buffer)
     if isinstance(array, np.ma.MaskedArray):
         raise TypeError("recvbuf is a masked array; pass a plain one")
-    if array.dtype.newbyteorder("=") != dtype.newbyteorder("="):
+    if array.dtype != dtype and array.dtype.newbyteorder("=") != dtype.newbyteorder("="):
         raise TypeError(
             f"recvbuf has dtype {array.dtype}, expected {dtype}, the result type for an input of {source.dtype}"
         )
@@ -126,10 +138,10 @@ def _target(buffer: Any, source: Array, dtype: DType) -> Array:
         raise ValueError(f"recvbuf has shape {array.shape}, expected {source.shape}, the shape of sendbuf")
     if not array.flags.writeable:
         raise ValueError("recvbuf is read-only; expected a writable array")
-    if any(step == 0 and length > 1 for step, length in zip(array.strides, array.shape, strict=True)):
+    if 0 in array.strides and any(
+        step == 0 and length > 1 for step, length in zip(array.strides, array.shape, strict=True)
+    ):
         raise ValueError("recvbuf has elements that share memory (a stride of 0); expected an array without")
-    if not _same(source, array) and _overlap(source, array):
-        raise ValueError("sendbuf and recvbuf overlap partly; expected the same array (in place) or separate ones")
     return array
 
 
@@ -142,28 +154,17 @@ def _from_memory(buffer: Any) -> Array:
         ) from None
 
 
-def _same(a: Array, b: Array) -> bool:
-    return (
-        a.__array_interface__["data"][0] == b.__array_interface__["data"][0]
-        and (a.shape, a.strides, a.dtype) == (b.shape, b.strides, b.dtype)
-    )
-
-
-def _overlap(a: Array, b: Array) -> bool:
-    if not np.may_share_memory(a, b):
+def _same(source: Array, target: Array) -> bool:
+    """Return whether the two are the same memory; raise ValueError if they share a part of it."""
+    if not np.may_share_memory(source, target):
         return False
-    try:
-        return bool(np.shares_memory(a, b, max_work=100_000))
-    except np.exceptions.TooHardError:
+    start, other = (array.__array_interface__["data"][0] for array in (source, target))
+    if start == other and (source.shape, source.strides, source.dtype) == (target.shape, target.strides, target.dtype):
         return True
-
-
-def _like(sendbuf: Any, targets: tuple[Array, ...]) -> Any:
-    """Return the targets in the caller's own kind: arrays, NumPy scalars or Python numbers."""
-    if isinstance(sendbuf, np.generic):
-        values = tuple(target[()] for target in targets)
-    elif isinstance(sendbuf, (bool, int, float, complex)):
-        values = tuple(target.item() for target in targets)
-    else:
-        values = targets
-    return values if len(values) > 1 else values[0]
+    try:
+        shared = np.shares_memory(source, target, max_work=100_000)
+    except np.exceptions.TooHardError:
+        shared = True
+    if shared:
+        raise ValueError("sendbuf and recvbuf overlap partly; expected the same array (in place) or separate ones")
+    return False

@@ -31,7 +31,8 @@ _KINDS = {
     "m": "timedelta64",
     "M": "datetime64",
 }
-_RANK = np.dtype(np.int64)
+RANK = np.dtype(np.int64)
+"""Type of the ranks that ``maxloc`` and ``minloc`` return."""
 
 
 class Operation(NamedTuple):
@@ -87,13 +88,13 @@ class Operation(NamedTuple):
             )
         work = np.dtype(np.float32) if is_half(dtype) else dtype.newbyteorder("=")
         if self.work == "pair":
-            return np.dtype([("value", work), ("rank", _RANK)], align=True), dtype
+            return np.dtype([("value", work), ("rank", RANK)], align=True), dtype
         return _rule(self.work, kind, work), _rule(self.result, kind, dtype)
 
-    def finish(self, work: Array, size: int) -> None:
-        """Do what comes after the last reduction."""
-        if self.divides:
-            np.true_divide(work, size, out=work, casting="unsafe")
+
+def divide(work: Array, size: int) -> None:
+    """Divide the sums in `work` by the number of ranks, in place."""
+    np.true_divide(work, size, out=work, casting="unsafe")
 
 
 def _rule(rule: str, kind: str, dtype: DType) -> DType:

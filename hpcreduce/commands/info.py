@@ -1,0 +1,31 @@
+"""``info``: what this run stands on."""
+
+from __future__ import annotations
+
+import click
+
+from hpcreduce.commands.console import CommandError, Console
+from hpcreduce.measure import environment
+
+
+@click.command("info")
+def info_command() -> int:
+    """Print the MPI library, ranks and nodes, and the state of CuPy, NCCL and GPUs. Works without an MPI library."""
+    facts = environment.software()
+    try:
+        console = Console()
+    except CommandError as error:
+        facts["MPI library"] = str(error)
+        out = click.echo
+    else:
+        out = console.out
+        places = environment.places(console.comm, console.mpi.Get_processor_name())
+        facts |= environment.library(console.mpi)
+        facts |= {"ranks": str(console.comm.size), "nodes": str(len(places))}
+        facts["ranks per node"] = ", ".join(f"{host}: {ranks}" for host, ranks in list(places.items())[:8])
+        facts["ranks per node"] += ", ..." if len(places) > 8 else ""
+    facts |= environment.devices()
+    width = max(map(len, facts))
+    for name, value in facts.items():
+        out(f"{name:<{width}}  {value}")
+    return 0

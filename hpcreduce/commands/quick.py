@@ -1,0 +1,64 @@
+"""The main job, run without a command: validate, then time every algorithm beside MPI_Allreduce."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import hpcreduce
+from hpcreduce.algorithms import ALGORITHMS
+from hpcreduce.commands import validate
+from hpcreduce.commands.console import Console
+from hpcreduce.measure import bench, environment
+from hpcreduce.measure.validate import validate as run_validation
+from hpcreduce.runtime import agreement
+from hpcreduce.runtime.operations import OPERATIONS
+from hpcreduce.selection import choose
+
+SIZES = (8, 1 << 10, 64 << 10, 1 << 20, 10 << 20, 100 << 20)
+
+
+def quick() -> int:
+    """Run the main job on this rank and return the exit status."""
+    console = Console()
+    comm = console.comm
+    facts = environment.library(console.mpi)
+    places = environment.places(comm, console.mpi.Get_processor_name())
+    console.out(
+        f"hpcreduce {hpcreduce.__version__}: {facts['MPI library']} (MPI {facts['MPI standard']}), "
+        f"{_number(comm.size, 'rank')} on {_number(len(places), 'node')}, thread level {facts['thread level']}, "
+        f"GPU {environment.devices()['GPU']}"
+    )
+    if comm.size == 1:
+        console.note("note: one rank has nobody to reduce with; run: mpirun -n 4 python -m hpcreduce")
+    with console.progress("validating") as progress:
+        report = run_validation(comm, progress=progress)
+    validate.show(console, report)
+    if report.failures:
+        return 1
+    _time_table(console, max(places.values()))
+    return 0
+
+
+def _time_table(console: Console, ranks_per_node: int) -> None:
+    sizes = bench.affordable(console.comm, SIZES, ranks_per_node)
+    if len(sizes) < len(SIZES):
+        console.note(f"note: sizes above {bench.format_bytes(max(sizes))} are left out, since memory is short")
+    algorithms = [name for name, row in ALGORITHMS.items() if row.rounds]
+    rows = []
+    with console.progress("timing") as progress:
+        for done, nbytes in enumerate(sizes):
+            progress(done, len(sizes))
+            rows += bench.compare(console.comm, algorithms, nbytes)
+    nodes = agreement.state(console.comm).nodes
+    operation = OPERATIONS["sum"]
+
+    def chosen(nbytes: int) -> str:
+        return choose("auto", None, operation, np.dtype(np.float64), nbytes // 8, nodes).algorithm.name
+
+    console.out("\nfloat64 sum in place: time of the slowest rank, median of interleaved turns; mpi is comm.Allreduce")
+    for line in bench.table(rows, chosen):
+        console.out(line)
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"

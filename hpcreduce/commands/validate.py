@@ -1,0 +1,66 @@
+"""``validate``: every algorithm against exact arithmetic and MPI_Allreduce."""
+
+from __future__ import annotations
+
+import click
+
+from hpcreduce.algorithms import ALGORITHMS
+from hpcreduce.commands.console import Console, Counts, Names, write_json
+from hpcreduce.measure import samples
+from hpcreduce.measure.validate import REFERENCE, Report, validate
+from hpcreduce.runtime.operations import OPERATIONS
+
+
+@click.command("validate")
+@click.option("--algorithms", type=Names("algorithm", lambda: ["auto", *ALGORITHMS]), help="By default all.")
+@click.option("--ops", type=Names("op", lambda: list(OPERATIONS)), help="By default all.")
+@click.option("--dtypes", type=Names("dtype", lambda: list(samples.dtypes())), help="By default a quick set.")
+@click.option("--counts", type=Counts(), help="Numbers of elements; by default 0, 1, p-1, p, p+1 and primes.")
+@click.option("--full", is_flag=True, help="All dtypes and more counts.")
+@click.option("--json", "json_path", metavar="FILE|-", help="Write the findings as JSON.")
+def validate_command(
+    algorithms: list[str] | None,
+    ops: list[str] | None,
+    dtypes: list[str] | None,
+    counts: list[int] | None,
+    full: bool,
+    json_path: str | None,
+) -> int:
+    """Validate algorithms on these ranks: algorithm x op x dtype x count, in place and out of place."""
+    console = Console()
+    with console.progress("validating") as progress:
+        report = validate(
+            console.comm,
+            algorithms=algorithms,
+            ops=ops,
+            dtypes=dtypes,
+            counts=counts,
+            full=full,
+            progress=progress,
+        )
+    if json_path:
+        failures = [failure._asdict() for failure in report.failures]
+        write_json(console, report._asdict() | {"failures": failures}, json_path)
+    if json_path != "-":
+        show(console, report)
+    return 1 if report.failures or not report.cases else 0
+
+
+def show(console: Console, report: Report) -> None:
+    """Print what a validation found."""
+    ranks = f"{report.ranks} rank{'s' if report.ranks > 1 else ''}"
+    if report.cases == 0:
+        console.out("validation: no case: the algorithms and operations chosen do not take the dtypes chosen")
+    elif not report.failures:
+        console.out(
+            f"validation: {report.cases} cases on {ranks}, 0 failures; all equal to exact arithmetic and to {REFERENCE}"
+        )
+    else:
+        console.out(f"validation: {report.cases} cases on {ranks}, {len(report.failures)} failures")
+        for failure in report.failures[:20]:
+            console.out(f"  {failure}")
+        if len(report.failures) > 20:
+            console.out(f"  ... and {len(report.failures) - 20} more")
+    if report.worst_ulp:
+        worst = ", ".join(f"{name} {ulp:.2g}" for name, ulp in report.worst_ulp.items())
+        console.out(f"worst error of random float sums, in units in the last place: {worst}")
