@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -48,6 +49,7 @@ main.add_command(info.info_command)
 def run(arguments: Sequence[str]) -> int:
     """Run the command line on this rank and return its exit status."""
     quiet = launch.rank(os.environ) > 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that partial files are removed
     try:
         with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere) if quiet else contextlib.nullcontext():
             return int(main.main(list(arguments), prog_name=PROGRAM, standalone_mode=False) or 0)
@@ -56,7 +58,9 @@ def run(arguments: Sequence[str]) -> int:
     except HpcreduceError as error:
         return _refuse(str(error), 1)
     except (KeyboardInterrupt, click.Abort):
-        return _end_job("interrupted", 130)
+        return _end_job("interrupted", 128 + signal.SIGINT)
+    except SystemExit as error:
+        return _end_job("terminated", int(error.code or 0))
     except BrokenPipeError:
         return _end_job("the reader of stdout has gone", 1)
     except Exception as error:

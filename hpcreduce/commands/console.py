@@ -64,6 +64,16 @@ class Console:
             raise CommandError("\n".join(found[:10]) + more)
 
     @contextlib.contextmanager
+    def told(self, path: str) -> Iterator[None]:
+        """Tell all ranks when what rank 0 does to an output file fails; collective."""
+        errors = []
+        try:
+            yield
+        except OSError as error:
+            errors.append(f"cannot write {path}: {error.strerror or error}")
+        self.agree(errors)
+
+    @contextlib.contextmanager
     def progress(self, what: str) -> Iterator[Callable[[int, int], None]]:
         """Yield a function ``(done, total)`` that moves a progress bar: on rank 0 and on a terminal only."""
         if not (self.first and on_terminal()):
@@ -85,14 +95,10 @@ def write_json(console: Console, document: object, path: str) -> None:
     if path == "-":
         console.out(text)
         return
-    errors = []
-    if console.first:
-        try:
+    with console.told(path):
+        if console.first:
             with whole_file(path) as file:
                 file.write(f"{text}\n".encode())
-        except OSError as error:
-            errors.append(f"cannot write {path}: {error.strerror}")
-    console.agree(errors)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,9 @@ from hpcreduce.measure import environment
 
 @click.command("info")
 def info_command() -> int:
-    """Print the MPI library, ranks and nodes, and the state of CuPy, NCCL and GPUs. Works without an MPI library."""
+    """Print what this run stands on.
+
+    MPI library, ranks and nodes, and the state of CuPy, NCCL and GPUs. Works without an MPI library."""
     facts = environment.software()
     try:
         console = Console()

@@ -1,7 +1,138 @@
-"""stub"""
+"""``reduce``: the element-wise sum, mean, maximum, ... of array files, spread over the ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from typing import Any
+
 import click
+
+from hpcreduce import arrayfiles
+from hpcreduce.arrayfiles import FileError, Group, Member
+from hpcreduce.collectives import allreduce
+from hpcreduce.commands.console import CommandError, Console, whole_file
+from hpcreduce.runtime.operations import OPERATIONS, Array, Operation, divide
 
 
 @click.command("reduce")
-def reduce_command() -> int:
+@click.argument("files", nargs=-1, required=True, metavar="FILES...")
+@click.option("--op", type=click.Choice(["sum", "mean", "max", "min", "prod"]), required=True)
+@click.option("-o", "--output", required=True, metavar="OUT.npy|OUT.npz", help="Written whole or not at all.")
+@click.option("--axis", type=int, help="Reduce along this axis too; the files' lengths along it may differ.")
+@click.option("--member", help="Take only this member of NPZ files.")
+def reduce_command(files: tuple[str, ...], op: str, output: str, axis: int | None, member: str | None) -> int:
+    """Reduce array files element by element.
+
+    Each rank reads its share of the files (NPY, or NPZ with named members).
+
+    OUT.npy: all arrays of all files become one. OUT.npz: the files' members of the same name become one each (the
+    average of checkpoints). All arrays that are reduced together have the same dtype and the same shape, but for --axis.
+    """
+    if not output.endswith((".npy", ".npz")):
+        raise click.UsageError(f"the output {output} must end in .npy or .npz")
+    console = Console()
+    by_name = output.endswith(".npz")
+    with contextlib.ExitStack() as stack:
+        file = _open_output(console, stack, output)
+        groups = _groups(console, files, member, by_name, axis)
+        with console.progress("reducing") as progress:
+            results = _reduce(console, groups, OPERATIONS[op], axis, progress)
+            _write(console, file, results, by_name)
+        with console.told(output):
+            stack.close()
+    arrays = sum(len(group.members) for group in groups)
+    what = f"{len(groups)} members" if by_name else f"shape {groups[0].shape}, dtype {_types(OPERATIONS[op], groups[0])[1]}"
+    records = "" if axis is None else f" ({groups[0].total} records)"
+    console.out(f"{output}: {op} of {arrays} arrays{records} in {len(files)} files, {what}")
     return 0
+
+
+def _open_output(console: Console, stack: contextlib.ExitStack, output: str) -> Any:
+    """Open the output on rank 0, before any work is done."""
+    file = None
+    with console.told(output):
+        if console.first:
+            if os.path.isdir(output):
+                raise IsADirectoryError(errno.EISDIR, "it is a folder")
+            file = stack.enter_context(whole_file(output))
+    return file
+
+
+def _groups(
+    console: Console, files: tuple[str, ...], member: str | None, by_name: bool, axis: int | None
+) -> list[Group]:
+    """Read the headers, each rank its share, and check that the arrays fit together."""
+    mine: list[tuple[int, list[Member]]] = []
+    errors = []
+    for index in range(console.comm.rank, len(files), console.comm.size):
+        try:
+            mine.append((index, arrayfiles.inspect(files[index])))
+        except FileError as error:
+            errors.append(str(error))
+    console.agree(errors)
+    inspected = sorted((entry for theirs in console.comm.allgather(mine) for entry in theirs), key=lambda entry: entry[0])
+    found = [array for _, arrays in inspected for array in arrays]
+    if member is not None:
+        for index, arrays in inspected:
+            if member not in (array.name for array in arrays):
+                names = ", ".join(array.name for array in arrays if array.name) or "no named members"
+                raise CommandError(f"{files[index]}: has no member {member!r}; it has {names}")
+        found = [array for array in found if array.name == member]
+    try:
+        return arrayfiles.arrange(found, by_name, axis)
+    except FileError as error:
+        raise CommandError(str(error)) from None
+
+
+def _types(operation: Operation, group: Group) -> tuple[Any, Any]:
+    try:
+        return operation.types(group.dtype)
+    except TypeError as error:
+        raise CommandError(f"{group.members[0]}: {error}") from None
+
+
+def _reduce(
+    console: Console, groups: list[Group], operation: Operation, axis: int | None, progress: Any
+) -> Iterator[tuple[str, Array]]:
+    """Yield name and result of each group; the result is there on the ranks that had a share, rank 0 among them."""
+    comm, done = console.comm, 0
+    communicators = {comm.size: comm}
+    shares = sum(len(group.members[comm.rank :: comm.size]) for group in groups)
+
+    def step() -> None:
+        nonlocal done
+        done += 1
+        progress(done, shares)
+
+    for group in groups:
+        work, result = _types(operation, group)
+        share = group.members[comm.rank :: comm.size]
+        array, errors = None, []
+        try:
+            array = arrayfiles.fold(share, group.shape, operation, work, axis, step) if share else None
+        except (FileError, MemoryError) as error:
+            errors.append(str(error) or f"{group.members[0]}: not enough memory for an array of shape {group.shape}")
+        console.agree(errors)
+        busy = min(comm.size, len(group.members))
+        if busy not in communicators:
+            communicators[busy] = comm.Split(0 if share else console.mpi.UNDEFINED, comm.rank)
+        if array is not None:
+            allreduce(communicators[busy], array, array, "sum" if operation.divides else operation.name)
+            if operation.divides:
+                divide(array, group.total)
+            array = array.astype(result, copy=False)
+        yield group.name, array
+
+
+def _write(console: Console, file: Any, results: Iterator[tuple[str, Array]], by_name: bool) -> None:
+    """Let rank 0 write what all ranks reduce together."""
+    with console.told(file.name if file else ""):
+        try:
+            if console.first:
+                arrayfiles.write(file, results, by_name)
+        finally:
+            for _ in results:  # the other ranks, and rank 0 after a failure, still take part
+                pass

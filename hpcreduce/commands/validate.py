@@ -26,7 +26,9 @@ def validate_command(
     full: bool,
     json_path: str | None,
 ) -> int:
-    """Validate algorithms on these ranks: algorithm x op x dtype x count, in place and out of place."""
+    """Validate the algorithms on these ranks.
+
+    Algorithm x op x dtype x count, in place and out of place, against exact arithmetic and MPI_Allreduce."""
     console = Console()
     with console.progress("validating") as progress:
         report = validate(

@@ -91,7 +91,7 @@ class State:
         self.comm, request = comm.Idup()
         self.wait_request(request, "first use of the communicator (MPI_Comm_idup)", timeout)
         self.comm.Set_errhandler(MPI.ERRORS_RETURN)
-        self._mask = (1 << ((self.comm.Get_attr(MPI.TAG_UB) + 1).bit_length() - 1)) - 1
+        self._mask = _tag_mask(MPI.COMM_WORLD.Get_attr(MPI.TAG_UB))  # Open MPI tells it of this one only
         self.nodes = self._node_map(MPI.Get_processor_name(), timeout)
 
     def _node_map(self, host: str, timeout: float | None) -> tuple[int, ...]:
@@ -204,6 +204,11 @@ def _free(comm: Any, keyval: int, found: State) -> None:
     found.calls.clear()
     if not found.broken:
         found.comm.Free()
+
+
+def _tag_mask(upper_bound: int) -> int:
+    """Return the longest mask of ones that is a legal tag."""
+    return (1 << ((upper_bound + 1).bit_length() - 1)) - 1
 
 
 def fingerprint(*description: Hashable) -> int:

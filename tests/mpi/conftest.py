@@ -1,0 +1,78 @@
+"""Tests on real ranks: mpirun -n N python -m pytest --with-mpi tests/mpi
+
+All ranks run the same tests. After each one they exchange its outcome, so that a failure on any rank fails the test on
+all, and the first rank's report shows it. A rank that fails while others sit in a collective operation, or a test that
+hangs, ends the whole job with the failure on stderr.
+"""
+
+import faulthandler
+import os
+import sys
+import time
+
+import pytest
+
+LIMIT = float(os.environ.get("HPCREDUCE_TEST_LIMIT", "120"))  # seconds that one test may take
+PATIENCE = 15.0  # seconds that a failing rank waits for the others to end the same test
+
+faulthandler.enable()
+
+
+def pytest_configure(config):
+    from mpi4py import MPI
+
+    config.agreement = MPI.COMM_WORLD.Dup()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionstart(session):
+    config = session.config
+    if config.agreement.rank > 0:  # one rank reports
+        config.pluginmanager.get_plugin("terminalreporter")._tw._file = open(os.devnull, "w")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    faulthandler.dump_traceback_later(LIMIT + 30, exit=True)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    comm = item.config.agreement
+    own = str(report.longrepr) if report.failed else ""
+    if call.when != "call" and not report.failed:
+        return report
+    if not _meet(comm, PATIENCE if own else LIMIT):
+        text = own or "this rank finished the test, others did not"
+        _end(comm, f"rank {comm.rank}, {item.nodeid}: {text}")
+    failures = {rank: text for rank, text in enumerate(comm.allgather(own)) if text}
+    if failures and (not own or comm.rank == 0):
+        report.outcome = "failed"
+        report.longrepr = "\n".join(f"rank {rank} of {comm.size}:\n{text}" for rank, text in failures.items())
+    return report
+
+
+def _meet(comm, patience):
+    """Wait for all ranks; return whether they came."""
+    request, deadline = comm.Ibarrier(), time.monotonic() + patience
+    while not request.Test():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.001)
+    return True
+
+
+def _end(comm, text):
+    os.write(sys.__stderr__.fileno(), f"\nFAILED on {text}\n".encode())
+    comm.Abort(1)
+
+
+@pytest.fixture
+def comm():
+    """A communicator of its own for each test, so that one interrupted operation does not spoil the next test."""
+    from mpi4py import MPI
+
+    duplicate = MPI.COMM_WORLD.Dup()
+    yield duplicate
+    duplicate.Free()
