@@ -2,8 +2,8 @@
 
 Rules that hold here:
 
-* An array file is an NPY file, or an NPZ file with named members; the content decides, not the name. Pickled objects are
-  refused, never loaded.
+* An array file is an NPY file, or an NPZ file with named members; the content decides, not the name. Pickled objects
+  are refused, never loaded.
 * Headers are read and compared before any data is.
 * Arrays are read in blocks, so that a rank holds one result and a block, not the files.
 """
@@ -117,9 +117,9 @@ def _check_names(members: Sequence[Member], named: dict[str, list[Member]]) -> N
 
 def _group(name: str, members: list[Member], axis: int | None) -> Group:
     first = members[0]
-    if axis is not None and not -len(first.shape) <= axis < len(first.shape):
-        raise FileError(f"{first}: has shape {first.shape}, so there is no axis {axis}")
     for member in members:
+        if axis is not None and not -len(member.shape) <= axis < len(member.shape):
+            raise FileError(f"{member}: has shape {member.shape}, so there is no axis {axis}")
         if member.dtype.newbyteorder("=") != first.dtype.newbyteorder("="):
             raise FileError(f"{member}: dtype {member.dtype} differs from dtype {first.dtype} of {first}")
         if _without(member.shape, axis) != _without(first.shape, axis):
@@ -134,7 +134,7 @@ def _group(name: str, members: list[Member], axis: int | None) -> Group:
 
 
 def _without(shape: tuple[int, ...], axis: int | None) -> tuple[int, ...]:
-    if axis is None or not -len(shape) <= axis < len(shape):
+    if axis is None:
         return shape
     axis %= len(shape)
     return shape[:axis] + shape[axis + 1 :]
@@ -172,7 +172,7 @@ def _fold_whole(result: Array, array: Array, operation: Operation, fresh: bool) 
         if fresh:
             result[rows] = array[rows]
         else:
-            operation.combine(result[rows], array[rows].astype(result.dtype), result[rows])
+            operation.combine(result[rows], array[rows].astype(result.dtype), out=result[rows])
 
 
 def _fold_along(result: Array, array: Array, operation: Operation, fresh: bool) -> None:

@@ -36,8 +36,8 @@ def allreduce(
         ``array.array`` or a memoryview. Not changed, unless it is `recvbuf` too.
     recvbuf : array, optional
         Where the result goes: a writable array of the shape of `sendbuf` and the result's dtype. The same array as
-        `sendbuf`, or ``sendbuf=MPI.IN_PLACE``, reduces in place. `None` allocates. For ``maxloc`` and ``minloc`` a pair of
-        arrays (values, int64 ranks).
+        `sendbuf`, or ``sendbuf=MPI.IN_PLACE``, reduces in place. `None` allocates. For ``maxloc`` and ``minloc`` a pair
+        of arrays (values, int64 ranks).
     op : str, MPI.Op or callable
         ``sum mean prod max min nanmax nanmin land lor lxor band bor bxor maxloc minloc``; the ``MPI.SUM`` style; or
         ``f(a, b) -> c`` on arrays, taken as non-commutative unless ``f.commutative`` is true.
@@ -55,8 +55,9 @@ def allreduce(
         Python number for a Python number. ``maxloc`` and ``minloc``: a pair (values, ranks).
 
         The dtype is that of `sendbuf`, but for sum and prod of bools (int64) and the mean of bools and integers
-        (float64). Integer sums wrap around, as NumPy's do. float16 and bfloat16 are reduced in float32 and rounded once.
-        ``max`` and ``min`` propagate NaN, ``nanmax`` and ``nanmin`` ignore it. ``maxloc`` gives the lowest rank on ties.
+        (float64). Integer sums wrap around, as NumPy's do. float16 and bfloat16 are reduced in float32 and rounded
+        once. ``max`` and ``min`` propagate NaN, ``nanmax`` and ``nanmin`` ignore it. ``maxloc`` gives the lowest rank
+        on ties.
 
     Raises
     ------

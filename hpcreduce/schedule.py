@@ -12,6 +12,7 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
 LEFT = "left"
@@ -65,4 +66,4 @@ def partition(count: int, parts: int) -> list[Span]:
     [(0, 2), (2, 4), (4, 7)]
     """
     edges = [count * part // parts for part in range(parts + 1)]
-    return [Span(start, stop) for start, stop in zip(edges, edges[1:], strict=False)]
+    return [Span(start, stop) for start, stop in pairwise(edges)]

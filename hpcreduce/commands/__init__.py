@@ -11,10 +11,12 @@ Rules that hold here:
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import signal
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
@@ -51,7 +53,7 @@ def run(arguments: Sequence[str]) -> int:
     quiet = launch.rank(os.environ) > 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that partial files are removed
     try:
-        with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere) if quiet else contextlib.nullcontext():
+        with contextlib.redirect_stdout(io.StringIO()) if quiet else contextlib.nullcontext():
             return int(main.main(list(arguments), prog_name=PROGRAM, standalone_mode=False) or 0)
     except click.ClickException as error:
         return _refuse(error.format_message(), 2 if isinstance(error, click.UsageError) else 1)
@@ -69,10 +71,9 @@ def run(arguments: Sequence[str]) -> int:
 
 def _refuse(message: str, status: int) -> int:
     """Every rank is here with the same message: print it once, and leave together."""
-    try:
+    mpi: Any = None
+    with contextlib.suppress(HpcreduceError):
         mpi = console.load_mpi()
-    except HpcreduceError:
-        mpi = None
     rank = mpi.COMM_WORLD.rank if mpi and mpi.COMM_WORLD.size > 1 else launch.rank(os.environ)
     if rank == 0:
         hint = f"\nTry '{PROGRAM} --help'." if status == 2 else ""
@@ -84,7 +85,7 @@ def _refuse(message: str, status: int) -> int:
 
 def _end_job(message: str, status: int) -> int:
     """Only this rank is here: the others must not wait for it."""
-    mpi = sys.modules.get("mpi4py.MPI")
+    mpi: Any = sys.modules.get("mpi4py.MPI")
     started = mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized()
     where = f"rank {mpi.COMM_WORLD.rank}: " if started and mpi.COMM_WORLD.size > 1 else ""
     with contextlib.suppress(OSError):

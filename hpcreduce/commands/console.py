@@ -134,7 +134,7 @@ def on_terminal() -> bool:
     return False
 
 
-class Names(click.ParamType):
+class Names(click.ParamType[list[str]]):
     """A comma-separated list of known names."""
 
     name = "names"
@@ -156,7 +156,7 @@ class Names(click.ParamType):
         return names
 
 
-class Counts(click.ParamType):
+class Counts(click.ParamType[list[int]]):
     """A comma-separated list of element counts."""
 
     name = "counts"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import click
 
 from hpcreduce.commands.console import CommandError, Console
@@ -12,13 +14,14 @@ from hpcreduce.measure import environment
 def info_command() -> int:
     """Print what this run stands on.
 
-    MPI library, ranks and nodes, and the state of CuPy, NCCL and GPUs. Works without an MPI library."""
+    MPI library, ranks and nodes, and the state of CuPy, NCCL and GPUs. Works without an MPI library.
+    """
     facts = environment.software()
     try:
         console = Console()
     except CommandError as error:
         facts["MPI library"] = str(error)
-        out = click.echo
+        out: Callable[[str], object] = click.echo
     else:
         out = console.out
         places = environment.places(console.comm, console.mpi.Get_processor_name())

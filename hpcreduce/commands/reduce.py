@@ -14,7 +14,7 @@ from hpcreduce import arrayfiles
 from hpcreduce.arrayfiles import FileError, Group, Member
 from hpcreduce.collectives import allreduce
 from hpcreduce.commands.console import CommandError, Console, whole_file
-from hpcreduce.runtime.operations import OPERATIONS, Array, Operation, divide
+from hpcreduce.runtime.operations import OPERATIONS, Operation, divide
 
 
 @click.command("reduce")
@@ -29,7 +29,7 @@ def reduce_command(files: tuple[str, ...], op: str, output: str, axis: int | Non
     Each rank reads its share of the files (NPY, or NPZ with named members).
 
     OUT.npy: all arrays of all files become one. OUT.npz: the files' members of the same name become one each (the
-    average of checkpoints). All arrays that are reduced together have the same dtype and the same shape, but for --axis.
+    average of checkpoints). Arrays that are reduced together have the same dtype and the same shape, but for --axis.
     """
     if not output.endswith((".npy", ".npz")):
         raise click.UsageError(f"the output {output} must end in .npy or .npz")
@@ -44,7 +44,8 @@ def reduce_command(files: tuple[str, ...], op: str, output: str, axis: int | Non
         with console.told(output):
             stack.close()
     arrays = sum(len(group.members) for group in groups)
-    what = f"{len(groups)} members" if by_name else f"shape {groups[0].shape}, dtype {_types(OPERATIONS[op], groups[0])[1]}"
+    dtype = _types(OPERATIONS[op], groups[0])[1]
+    what = f"{len(groups)} members" if by_name else f"shape {groups[0].shape}, dtype {dtype}"
     records = "" if axis is None else f" ({groups[0].total} records)"
     console.out(f"{output}: {op} of {arrays} arrays{records} in {len(files)} files, {what}")
     return 0
@@ -73,7 +74,8 @@ def _groups(
         except FileError as error:
             errors.append(str(error))
     console.agree(errors)
-    inspected = sorted((entry for theirs in console.comm.allgather(mine) for entry in theirs), key=lambda entry: entry[0])
+    everyone = [entry for theirs in console.comm.allgather(mine) for entry in theirs]
+    inspected = sorted(everyone, key=lambda entry: entry[0])
     found = [array for _, arrays in inspected for array in arrays]
     if member is not None:
         for index, arrays in inspected:
@@ -96,7 +98,7 @@ def _types(operation: Operation, group: Group) -> tuple[Any, Any]:
 
 def _reduce(
     console: Console, groups: list[Group], operation: Operation, axis: int | None, progress: Any
-) -> Iterator[tuple[str, Array]]:
+) -> Iterator[tuple[str, Any]]:
     """Yield name and result of each group; the result is there on the ranks that had a share, rank 0 among them."""
     comm, done = console.comm, 0
     communicators = {comm.size: comm}
@@ -127,7 +129,7 @@ def _reduce(
         yield group.name, array
 
 
-def _write(console: Console, file: Any, results: Iterator[tuple[str, Array]], by_name: bool) -> None:
+def _write(console: Console, file: Any, results: Iterator[tuple[str, Any]], by_name: bool) -> None:
     """Let rank 0 write what all ranks reduce together."""
     with console.told(file.name if file else ""):
         try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import click
 
 from hpcreduce.algorithms import ALGORITHMS
@@ -28,7 +30,8 @@ def validate_command(
 ) -> int:
     """Validate the algorithms on these ranks.
 
-    Algorithm x op x dtype x count, in place and out of place, against exact arithmetic and MPI_Allreduce."""
+    Algorithm x op x dtype x count, in place and out of place, against exact arithmetic and MPI_Allreduce.
+    """
     console = Console()
     with console.progress("validating") as progress:
         report = validate(
@@ -41,7 +44,7 @@ def validate_command(
             progress=progress,
         )
     if json_path:
-        failures = [failure._asdict() for failure in report.failures]
+        failures = [dataclasses.asdict(failure) for failure in report.failures]
         write_json(console, report._asdict() | {"failures": failures}, json_path)
     if json_path != "-":
         show(console, report)

@@ -71,8 +71,10 @@ def compare(comm: Any, algorithms: Sequence[str], nbytes: int, *, budget: float 
     """
     array = np.empty(max(1, nbytes // DTYPE.itemsize), DTYPE)
     contenders = {LIBRARY: _library(comm, array)} | {name: _ours(comm, array, name) for name in algorithms}
-    first = {name: _time(comm, call, lambda: _fill(array, comm.rank), 1, _verify(comm, array, name))
-             for name, call in contenders.items()}
+    first = {
+        name: _time(comm, call, lambda: _fill(array, comm.rank), 1, _verify(comm, array, name))
+        for name, call in contenders.items()
+    }
     calls = max(1, min(50, round(1e-3 / max(min(first.values()), 1e-6))))
     turns = max(3, min(15, int(budget / (calls * sum(first.values()))))) | 1
     times: dict[str, list[float]] = {name: [] for name in contenders}
@@ -133,7 +135,11 @@ def _verify(comm: Any, array: Any, name: str) -> Callable[[], None]:
 
 
 def _time(
-    comm: Any, call: Callable[[], Any], prepare: Callable[[], None], calls: int, verify: Callable[[], None] | None = None
+    comm: Any,
+    call: Callable[[], Any],
+    prepare: Callable[[], None],
+    calls: int,
+    verify: Callable[[], None] | None = None,
 ) -> float:
     """Return the slowest rank's seconds per call."""
     from mpi4py import MPI

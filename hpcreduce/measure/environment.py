@@ -48,16 +48,16 @@ def devices() -> dict[str, str]:
 
 
 def library_name(text: str) -> str:
-    """Return name and version from what MPI_Get_library_version says.
+    r"""Return name and version from what MPI_Get_library_version says.
 
     >>> library_name("Open MPI v5.0.11, package: Open MPI, ident: 5.0.11")
     'Open MPI 5.0.11'
-    >>> library_name("MPICH Version:      5.0.2\\nMPICH Release date: ...")
+    >>> library_name("MPICH Version:      5.0.2\nMPICH Release date: ...")
     'MPICH 5.0.2'
     """
     first = text.strip("\0 \n").splitlines()[0]
-    match = re.match(r"([A-Za-z() ]*?)(?: v| Library| Version:)?\s*v?(\d[\w.]*)", first)
-    return f"{match[1].strip()} {match[2]}" if match else first[:60]
+    match = re.search(r"(Open MPI|CRAY MPICH|MPICH|MVAPICH\d*|Intel\(R\) MPI|Spectrum MPI)\D*(\d[\w.]*)", first)
+    return f"{match[1]} {match[2]}" if match else first[:60]
 
 
 def _library_path() -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcreduce.runtime.operations import OPERATIONS, Array, DType
+from hpcreduce.runtime.operations import OPERATIONS, Array, DType, is_half
 
 _BITWISE = {"band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor}
 _EXTREME = ("max", "min", "nanmax", "nanmin", "maxloc", "minloc")
@@ -46,7 +46,7 @@ def make(op: str, dtype: DType, count: int, rank: int, size: int) -> Array:
     index = np.arange(count, dtype=np.int64)
     values = _whole(op, dtype, index, rank, size)
     if dtype.kind == "c":
-        return (values * (1j if op == "prod" else 1 - 2j)).astype(dtype)
+        return np.asarray(values * (1j if op == "prod" else 1 - 2j), dtype)
     return _lose(values.astype(dtype), _lost(op, dtype, index) & (index % size == rank))
 
 
@@ -78,16 +78,16 @@ def settled(op: str, dtype: DType, count: int, size: int) -> Array:
     """Return at which elements all MPI libraries agree: no NaN, and no overflow of a small integer."""
     index = np.arange(count, dtype=np.int64)
     if op != "sum" or dtype.itemsize > 2:
-        return ~_lost(op, dtype, index)
+        return np.asarray(~_lost(op, dtype, index))
     total = sum(np.abs(_whole(op, dtype, index, rank, size)) for rank in range(size))
     return np.asarray(total <= _most(dtype))
 
 
-def _whole(op: str, dtype: DType, index: Array, rank: int, size: int) -> Array:
+def _whole(op: str, dtype: DType, index: Array, rank: int, size: int) -> Any:
     """Return the whole numbers behind a contribution."""
     mixed = (rank + 1) * (index + 1) + 3 * index + rank
     kind, brain = dtype.kind, dtype.name == "bfloat16"
-    top = 256 if brain else 2048 if kind == "f" and dtype.itemsize == 2 else 1 << 20  # whole numbers up to here are exact
+    top = 256 if brain else 2048 if is_half(dtype) else 1 << 20  # whole numbers up to here are exact
     if op == "prod":  # at most six ranks double an element
         if kind == "b":
             return (mixed % 5 > 0) * np.int64(1)
@@ -112,7 +112,7 @@ def _most(dtype: DType) -> int:
     return int(np.iinfo(dtype).max) if dtype.kind in "iu" else 1 << 20
 
 
-def _lost(op: str, dtype: DType, index: Array) -> Array:
+def _lost(op: str, dtype: DType, index: Array) -> Any:
     """Return at which elements one rank (`index` modulo `size`) contributes NaN or NaT."""
     can = op in _EXTREME and (dtype.kind in "fmM" or dtype.name == "bfloat16")
     return (index % 7 == 3) if can else np.zeros(index.shape, bool)
@@ -139,5 +139,4 @@ def _extreme(op: str, stack: Array, index: Array, lost: Array, result: DType) ->
 
 def same(found: Array, wanted: Array) -> Array:
     """Return element by element whether the two are equal, NaN and NaT equal to themselves."""
-    both: Any = (found != found) & (wanted != wanted)
-    return (found == wanted) | both
+    return np.asarray((found == wanted) | (found != found) & (wanted != wanted))

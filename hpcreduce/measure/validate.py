@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +29,8 @@ MOST_FAILURES = 50
 """Failures kept per rank."""
 
 
-class Failure(NamedTuple):
+@dataclass(frozen=True)
+class Failure:
     """One wrong result; `against` says what it was compared with."""
 
     algorithm: str
@@ -59,7 +61,8 @@ class Report(NamedTuple):
     worst_ulp: dict[str, float]
 
 
-class _Group(NamedTuple):
+@dataclass(frozen=True)
+class _Group:
     """The cases that share their input."""
 
     op: str
@@ -82,8 +85,20 @@ class _Findings:
         self, algorithm: str, group: _Group, in_place: bool, index: int, wanted: object, found: object, against: str
     ) -> None:
         if len(self.failures) < MOST_FAILURES:
-            case = (algorithm, group.op, group.dtype, group.count, in_place, self.rank)
-            self.failures.append(Failure(*case, index, str(wanted), str(found), against))
+            self.failures.append(
+                Failure(
+                    algorithm=algorithm,
+                    op=group.op,
+                    dtype=group.dtype,
+                    count=group.count,
+                    in_place=in_place,
+                    rank=self.rank,
+                    index=index,
+                    expected=str(wanted),
+                    found=str(found),
+                    against=against,
+                )
+            )
 
 
 def default_counts(size: int, full: bool) -> list[int]:
@@ -126,7 +141,8 @@ def validate(
     """
     algorithms = list(algorithms or ALGORITHMS)
     known = samples.dtypes()
-    groups = list(_groups(comm.size, ops or list(OPERATIONS), dtypes or (list(known) if full else QUICK_DTYPES), counts, full))
+    kinds = dtypes or (list(known) if full else QUICK_DTYPES)
+    groups = list(_groups(comm.size, ops or list(OPERATIONS), kinds, counts, full))
     findings = _Findings(comm.rank)
     try:
         for done, group in enumerate(groups):
@@ -136,12 +152,12 @@ def validate(
         for name in ("float32", "float64"):
             if (dtypes is None or name in dtypes) and (ops is None or "sum" in ops):
                 _measure_error(comm, np.dtype(name), algorithms, timeout, findings)
-    except _Stopped:
+    except _StoppedError:
         pass
     return _put_together(comm, findings)
 
 
-class _Stopped(Exception):
+class _StoppedError(Exception):
     """A reduction raised: the communicator is of no more use to us."""
 
 
@@ -193,12 +209,10 @@ def _call(
     recvbuf = array if in_place else None
     findings.cases += 1
     try:
-        result = allreduce(
-            comm, array, recvbuf, group.op, algorithm=algorithm, segment=group.segment, timeout=timeout
-        )
+        result = allreduce(comm, array, recvbuf, group.op, algorithm=algorithm, segment=group.segment, timeout=timeout)
     except Exception as error:  # whatever it is, it is this algorithm's failure, and the others need to hear of it
         findings.add(algorithm, group, in_place, 0, "a result", f"{type(error).__name__}: {error}", "no exception")
-        raise _Stopped from None
+        raise _StoppedError from None
     return result if isinstance(result, tuple) else (result,)
 
 
@@ -218,8 +232,8 @@ def _compare(
     algorithm: str, group: _Group, in_place: bool, found: Array, wanted: Array, against: str, findings: _Findings
 ) -> None:
     if found.dtype != wanted.dtype or found.shape != wanted.shape:
-        kinds = [f"dtype {array.dtype}, shape {array.shape}" for array in (wanted, found)]
-        findings.add(algorithm, group, in_place, 0, *kinds, against)
+        expected, got = (f"dtype {array.dtype}, shape {array.shape}" for array in (wanted, found))
+        findings.add(algorithm, group, in_place, 0, expected, got, against)
         return
     right = samples.same(found, wanted)
     if not right.all():
@@ -236,9 +250,7 @@ def _digest(arrays: Sequence[Array]) -> int:
     return crc
 
 
-def _measure_error(
-    comm: Any, dtype: DType, algorithms: Sequence[str], timeout: float, findings: _Findings
-) -> None:
+def _measure_error(comm: Any, dtype: DType, algorithms: Sequence[str], timeout: float, findings: _Findings) -> None:
     """Sum positive random numbers: each of the p - 1 roundings costs at most one unit in the last place."""
     group = _Group("sum", dtype.name, 1009, SEGMENT)
     inputs = [np.random.default_rng(rank).random(group.count).astype(dtype) for rank in range(comm.size)]
@@ -261,16 +273,18 @@ def _measure_error(
 def _put_together(comm: Any, findings: _Findings) -> Report:
     """Exchange what the ranks found; compare their results bit by bit."""
     everyone = comm.allgather((findings.failures, findings.digests, findings.ulp))
-    failures = [failure for theirs, _, _ in everyone for failure in theirs]
+    failures: list[Failure] = [failure for found, _, _ in everyone for failure in found]
     lists = [digests for _, digests, _ in everyone]
     for entries in zip(*lists, strict=False):
         algorithm, group, in_place, digest = entries[0]
         for rank, (*_, other) in enumerate(entries):
             if other != digest:
-                case = Failure(algorithm, *group[:3], in_place, rank, 0, f"{digest:08x}", f"{other:08x}", "")
-                failures.append(case._replace(against="checksum of rank 0's result: all ranks get the same bits"))
+                against = "checksum of rank 0's result: all ranks get the same bits"
+                theirs = _Findings(rank)
+                theirs.add(algorithm, group, in_place, 0, f"{digest:08x}", f"{other:08x}", against)
+                failures += theirs.failures
     ulp: dict[str, float] = {}
-    for _, _, theirs in everyone:
-        for name, value in theirs.items():
+    for _, _, errors in everyone:
+        for name, value in errors.items():
             ulp[name] = max(value, ulp.get(name, 0.0))
     return Report(comm.size, findings.cases, failures, ulp)

@@ -1,4 +1,4 @@
-"""What the ranks of a communicator share: a private duplicate of it, a sequence number, plans, and the tag of a message.
+"""What the ranks of a communicator share: a private duplicate of it, a sequence number, plans, and message tags.
 
 Rules that hold here:
 
@@ -91,7 +91,8 @@ class State:
         self.comm, request = comm.Idup()
         self.wait_request(request, "first use of the communicator (MPI_Comm_idup)", timeout)
         self.comm.Set_errhandler(MPI.ERRORS_RETURN)
-        self._mask = _tag_mask(MPI.COMM_WORLD.Get_attr(MPI.TAG_UB))  # Open MPI tells it of this one only
+        upper_bound: Any = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)  # Open MPI tells it of this communicator only
+        self._mask = (1 << ((upper_bound + 1).bit_length() - 1)) - 1
         self.nodes = self._node_map(MPI.Get_processor_name(), timeout)
 
     def _node_map(self, host: str, timeout: float | None) -> tuple[int, ...]:
@@ -175,7 +176,7 @@ def state(comm: Any, timeout: float | None = None) -> State:
     if found is None:
         found = _make(comm, timeout)
     found.check()
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def _usable(comm: Any) -> bool:
@@ -204,11 +205,6 @@ def _free(comm: Any, keyval: int, found: State) -> None:
     found.calls.clear()
     if not found.broken:
         found.comm.Free()
-
-
-def _tag_mask(upper_bound: int) -> int:
-    """Return the longest mask of ones that is a legal tag."""
-    return (1 << ((upper_bound + 1).bit_length() - 1)) - 1
 
 
 def fingerprint(*description: Hashable) -> int:

@@ -84,7 +84,8 @@ def pair(source: Array, sendbuf: Any, recvbuf: Any, result: DType, located: bool
     targets = tuple(_target(buffer, source, dtype) for buffer, dtype in zip(given, types, strict=True))
     if recvbuf is sendbuf or _is_in_place(sendbuf):
         return Given(source, targets, True)
-    return Given(source, targets, any([_same(source, target) for target in targets]))
+    same = [_same(source, target) for target in targets]  # all are looked at, since it refuses a partial overlap
+    return Given(source, targets, any(same))
 
 
 def load(given: Given, work: DType, rank: int) -> Array:
@@ -149,9 +150,7 @@ def _from_memory(buffer: Any) -> Array:
     try:
         return np.asarray(memoryview(buffer))
     except (TypeError, ValueError):
-        raise TypeError(
-            f"recvbuf must be a writable array or buffer, found {type(buffer).__name__}"
-        ) from None
+        raise TypeError(f"recvbuf must be a writable array or buffer, found {type(buffer).__name__}") from None
 
 
 def _same(source: Array, target: Array) -> bool:
@@ -162,7 +161,7 @@ def _same(source: Array, target: Array) -> bool:
     if start == other and (source.shape, source.strides, source.dtype) == (target.shape, target.strides, target.dtype):
         return True
     try:
-        shared = np.shares_memory(source, target, max_work=100_000)
+        shared = np.shares_memory(source, target, max_work=100_000)  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
         shared = True
     if shared:

@@ -43,5 +43,5 @@ def check(world_size: int, environ: Mapping[str, str]) -> None:
 
 def _remedy(name: str) -> str:
     if name.startswith("SLURM"):
-        return "srun and the MPI library do not share a PMI; try srun --mpi=pmi2 or --mpi=pmix, or mpirun inside the job"
+        return "srun and the MPI library share no PMI; try srun --mpi=pmi2 or --mpi=pmix, or mpirun inside the job"
     return "the launcher belongs to another MPI library than the one loaded; use the mpirun of the same installation"

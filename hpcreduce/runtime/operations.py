@@ -42,19 +42,19 @@ class Operation(NamedTuple):
     ----------
     name : str
     combine : callable
-        ``combine(a, b, out)`` stores ``a op b``; `out` may be `a` or `b`.
+        ``combine(a, b, out=out)`` stores ``a op b``; `out` may be `a` or `b`.
     kinds : str
         The kinds of dtype that the operation takes (NumPy's letters; bfloat16 counts as ``f``).
     work, result : str
-        How the work and the result type follow from the caller's: ``same``, ``wide`` (bool to int64), ``mean`` (bool and
-        integers to float64), ``bool``, ``pair``.
+        How the work and the result type follow from the caller's: ``same``, ``wide`` (bool to int64), ``mean`` (bool
+        and integers to float64), ``bool``, ``pair``.
     library : str or MPI.Op
         Name of the library's constant, a user's own MPI.Op, or empty.
     commutative : bool
     """
 
     name: str
-    combine: Callable[[Any, Any, Any], object]
+    combine: Callable[..., object]
     kinds: str
     work: str = "same"
     result: str = "same"
@@ -74,9 +74,9 @@ class Operation(NamedTuple):
     def fold(self, target: Array, landed: Array, side: str) -> None:
         """Reduce `landed` into `target` from the given side."""
         if side == RIGHT:
-            self.combine(target, landed, target)
+            self.combine(target, landed, out=target)
         else:
-            self.combine(landed, target, target)
+            self.combine(landed, target, out=target)
 
     def types(self, dtype: DType) -> tuple[DType, DType]:
         """Return the work and the result type for arrays of `dtype`, or raise TypeError."""
@@ -94,6 +94,8 @@ class Operation(NamedTuple):
 
 def divide(work: Array, size: int) -> None:
     """Divide the sums in `work` by the number of ranks, in place."""
+    if work.dtype.kind == "c":  # part by part: dividing complex numbers rounds more than once
+        work = work.view(work.real.dtype)
     np.true_divide(work, size, out=work, casting="unsafe")
 
 

@@ -63,9 +63,9 @@ class Plan:
         self._steps = []
         for index, (peer, span, side) in enumerate(program.recvs):
             landing = scratch[index % self._window, : span.length] if side else None
-            message = landing.view(np.uint8) if side else None
-            links = program.behind[index], program.hazards[index], program.after[index]
-            self._steps.append(_Step(peer, *span, side or "", landing, message, *links))
+            message = None if landing is None else landing.view(np.uint8)
+            behind, hazards, after = program.behind[index], program.hazards[index], program.after[index]
+            self._steps.append(_Step(peer, *span, side or "", landing, message, behind, hazards, after))
         self._reset()
 
     def _reset(self) -> None:

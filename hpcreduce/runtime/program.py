@@ -12,6 +12,7 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import NamedTuple
 
 from hpcreduce.schedule import Recv, Round, Send, Span
@@ -53,7 +54,7 @@ def segments(span: Span, most: int) -> list[Span]:
     start, stop = span
     pieces = max(1, -(-(stop - start) // most))
     edges = [start + (stop - start) * piece // pieces for piece in range(pieces + 1)]
-    return [Span(*edge) for edge in zip(edges, edges[1:], strict=False)]
+    return [Span(*edge) for edge in pairwise(edges)]
 
 
 def compile_rounds(rounds: Iterable[Round], segment: int) -> Program:

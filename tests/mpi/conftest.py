@@ -6,6 +6,7 @@ hangs, ends the whole job with the failure on stderr.
 """
 
 import faulthandler
+import io
 import os
 import sys
 import time
@@ -28,7 +29,7 @@ def pytest_configure(config):
 def pytest_sessionstart(session):
     config = session.config
     if config.agreement.rank > 0:  # one rank reports
-        config.pluginmanager.get_plugin("terminalreporter")._tw._file = open(os.devnull, "w")
+        config.pluginmanager.get_plugin("terminalreporter")._tw._file = io.StringIO()
 
 
 @pytest.hookimpl(tryfirst=True)

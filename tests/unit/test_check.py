@@ -1,0 +1,228 @@
+"""The proof: it accepts the algorithms, and refuses every planted bug."""
+
+import pytest
+
+from hpcreduce.algorithms import ALGORITHMS
+from hpcreduce.analysis.check import check
+from hpcreduce.errors import ProofError
+from hpcreduce.runtime.program import compile_rounds
+from hpcreduce.schedule import LEFT, RIGHT, Recv, Send, Span, partition
+
+SCHEDULES = [name for name, row in ALGORITHMS.items() if row.rounds]
+RING, TREE = ALGORITHMS["ring"], ALGORITHMS["tree"]
+UNCOUNTED = RING._replace(round_count=None, volume=None)
+
+
+def counts(size):
+    return sorted({0, 1, size - 1, size, size + 1, 2 * size + 3})
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("size", range(1, 33))
+def test_every_algorithm_is_proven(name, size):
+    for count in counts(size):
+        proof = check(name, size, count)
+        assert proof.rounds == ALGORITHMS[name].round_count(size)
+        assert proof.runs >= (4 if size > 2 and count > size else 1)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("size", [*range(33, 65), 127, 128, 129])
+def test_every_algorithm_is_proven_for_many_ranks(name, size):
+    for count in (0, size + 1, 2 * size + 3):
+        check(name, size, count, segments=(1, None), windows=(1, 3))
+
+
+def test_tree_and_ring_have_the_counts_of_the_literature():
+    for size in range(2, 33):
+        count = 7 * size
+        ring, tree = (check(name, size, count, segments=(None,), windows=(1,)) for name in ("ring", "tree"))
+        assert (ring.rounds, ring.volume) == (2 * (size - 1), 2 * (size - 1) * count // size)
+        assert (tree.rounds, tree.volume) == (2 * (size - 1).bit_length(), count * (size - 1).bit_length())
+
+
+def refuse(rounds, size, count, *expected, row=RING, **options):
+    """Assert that the proof refuses `rounds`, naming one of the properties."""
+    with pytest.raises(ProofError) as caught:
+        check(row._replace(rounds=rounds), size, count, **options)
+    assert any(f"[{number}" in str(caught.value) for number in expected), caught.value
+
+
+def edited(change, row=RING):
+    """Return the rounds of a right algorithm after `change(list of rounds, rank, size)`."""
+
+    def rounds(rank, size, count):
+        yield from change(list(row.rounds(rank, size, count)), rank, size)
+
+    return rounds
+
+
+def test_planted_wrong_first_chunk():
+    def rounds(rank, size, count):
+        chunk = partition(count, size)
+        right, left = (rank + 1) % size, (rank - 1) % size
+        for side, first in (RIGHT, rank), (None, rank):  # the all-gather starts at the wrong chunk
+            for step in range(size - 1):
+                yield Recv(left, chunk[(first - step - 1) % size], side), Send(right, chunk[(first - step) % size])
+
+    refuse(rounds, 4, 8, 4)
+
+
+def test_planted_extra_round():
+    refuse(edited(lambda rounds, rank, size: [*rounds, rounds[-1]]), 4, 8, 6)
+    refuse(edited(lambda rounds, rank, size: [rounds[0], *rounds]), 4, 8, 4, row=UNCOUNTED)
+
+
+def test_planted_missing_round():
+    refuse(edited(lambda rounds, rank, size: rounds[:-1]), 4, 8, 6)
+    refuse(edited(lambda rounds, rank, size: rounds[:-1]), 4, 8, 4, row=UNCOUNTED)
+
+
+def test_planted_wrong_peer():
+    def change(rounds, rank, size):
+        return [(recv, Send((rank + 2) % size, send.span)) for recv, send in rounds]
+
+    refuse(edited(change), 4, 8, 1, 2)
+    refuse(edited(lambda rounds, rank, size: [(recv, Send(rank, send.span)) for recv, send in rounds]), 4, 8, 1)
+    refuse(edited(lambda rounds, rank, size: [(recv, Send(size, send.span)) for recv, send in rounds]), 4, 8, 1)
+
+
+def test_planted_blocking_order():
+    def change(rounds, rank, size):
+        return [part for recv, send in rounds for part in ((send,), (recv,))]
+
+    refuse(edited(change), 3, 8, "1, 2", row=RING._replace(round_count=None))
+
+
+def test_planted_dropped_tail():
+    def rounds(rank, size, count):
+        yield from RING.rounds(rank, size, count - count % size)
+
+    refuse(rounds, 4, 9, 4, 6)
+    refuse(rounds, 4, 9, 4, row=RING._replace(volume=None))
+
+
+def test_planted_power_of_two_only():
+    def rounds(rank, size, count):
+        distance = 1
+        while distance < size:
+            peer, side = rank ^ distance, RIGHT if rank & distance == 0 else LEFT
+            if peer < size:
+                yield Recv(peer, Span(0, count), side), Send(peer, Span(0, count))
+            distance *= 2
+
+    row = TREE._replace(round_count=None, volume=None)
+    assert check(row._replace(rounds=rounds), 8, 5).runs
+    refuse(rounds, 6, 5, 4, row=row)
+
+
+def test_planted_missing_broadcast():
+    def change(rounds, rank, size):
+        return rounds[: len(rounds) // 2]
+
+    refuse(edited(change, TREE), 4, 5, 4, row=TREE._replace(round_count=None, volume=None))
+
+
+def test_planted_swapped_slots():
+    def change(rounds, rank, size):
+        """File two finished chunks in each other's slot, and still hand on the right data."""
+        if rank:
+            return rounds
+        (recv, send), (last, forward) = rounds[-2:]
+        here, there = recv.span, last.span
+        return [*rounds[:-2], (recv._replace(span=there), send), (last._replace(span=here), forward._replace(span=there))]
+
+    refuse(edited(change), 4, 8, 4)
+
+
+def test_planted_two_sends_to_one_peer_swapped():
+    def pair(rank, size, count):
+        """Two ranks exchange the halves of an array in one round each way."""
+        half, rest = partition(count, 2)
+        peer = 1 - rank
+        if rank == 0:
+            yield Recv(peer, half, RIGHT), Recv(peer, rest, RIGHT)
+            yield Send(peer, half), Send(peer, rest)
+        else:
+            yield Send(peer, half), Send(peer, rest)
+            yield Recv(peer, half, None), Recv(peer, rest, None)
+
+    row = UNCOUNTED
+    assert check(row._replace(rounds=pair), 2, 8).runs
+
+    def swapped(rank, size, count):
+        for verbs in pair(rank, size, count):
+            yield verbs[::-1] if isinstance(verbs[0], Send) and rank == 1 else verbs
+
+    refuse(swapped, 2, 8, 4, row=row)
+
+    def compiler(rounds, segment):
+        """Compile so that two sends to one peer leave in the wrong order."""
+        program = compile_rounds(rounds, segment)
+        return program._replace(first=program.first[1::-1] + program.first[2:])
+
+    refuse(pair, 2, 8, 4, row=row, compiler=compiler)
+
+
+def test_a_compiler_that_forgets_hazards_is_refused():
+    def compiler(rounds, segment):
+        program = compile_rounds(rounds, segment)
+        return program._replace(hazards=((),) * len(program.recvs), behind=(0,) * len(program.recvs))
+
+    def exchange(rank, size, count):
+        """Reduce into the span that is being sent: legal for rounds, a hazard for the program."""
+        whole, peer = Span(0, count), 1 - rank
+        yield Recv(peer, whole, RIGHT if rank == 0 else LEFT), Send(peer, whole)
+
+    row = UNCOUNTED._replace(rounds=exchange)
+    assert check(row, 2, 8).runs
+    with pytest.raises(ProofError, match=r"\[3, 7\]"):
+        check(row, 2, 8, compiler=compiler)
+
+
+def test_a_compiler_that_sends_too_early_is_refused():
+    def compiler(rounds, segment):
+        program = compile_rounds(rounds, segment)
+        return program._replace(first=tuple(range(len(program.sends))), after=((),) * len(program.recvs))
+
+    with pytest.raises(ProofError, match=r"\[4\]|\[3, 7\]"):
+        check("ring", 3, 9, compiler=compiler)
+
+
+def test_ranks_that_combine_in_different_ways_are_refused():
+    def exchange(rank, size, count):
+        whole, peer = Span(0, count), 1 - rank
+        yield Recv(peer, whole, RIGHT), Send(peer, whole)
+
+    refuse(exchange, 2, 3, 5, row=UNCOUNTED)
+
+
+def test_rank_order_is_checked_where_it_is_claimed():
+    with pytest.raises(ProofError, match=r"\[5\].*rank order"):
+        check(RING._replace(keeps_order=True), 3, 6)
+
+
+def test_overlapping_receive_is_refused():
+    def rounds(rank, size, count):
+        yield Recv(1 - rank, Span(0, count), None), Send(1 - rank, Span(0, count))
+
+    refuse(rounds, 2, 3, 3, row=UNCOUNTED)
+
+
+def test_unequal_sizes_are_refused():
+    def rounds(rank, size, count):
+        yield Recv(1 - rank, Span(0, count), RIGHT), Send(1 - rank, Span(0, count - rank))
+
+    refuse(rounds, 2, 3, 1, row=UNCOUNTED)
+
+
+@pytest.mark.parametrize(("size", "count"), [(0, 1), (-1, 1), (1, -1)])
+def test_bad_numbers_are_refused(size, count):
+    with pytest.raises(ValueError, match="found"):
+        check("ring", size, count)
+
+
+def test_the_library_is_no_schedule():
+    with pytest.raises(ValueError, match="no schedule"):
+        check("mpi", 2, 2)

@@ -1,0 +1,61 @@
+"""What importing costs, and what every public name owes its reader."""
+
+import doctest
+import importlib
+import inspect
+import pkgutil
+import subprocess
+import sys
+
+import pytest
+
+import hpcreduce
+from hpcreduce.algorithms import ALGORITHMS, Algorithm
+
+PURE = "schedule algorithms analysis.check selection collectives runtime.plan runtime.agreement commands"
+MODULES = [
+    module.name for module in pkgutil.walk_packages(hpcreduce.__path__, "hpcreduce.") if "__main__" not in module.name
+]
+
+
+@pytest.mark.parametrize("module", ["hpcreduce", *(f"hpcreduce.{name}" for name in PURE.split())])
+def test_importing_needs_no_mpi(module):
+    program = f"""
+import sys
+sys.modules["mpi4py"] = None  # importing it raises
+import {module}
+heavy = [name for name in ("mpi4py.MPI", "cupy", "rich", "torch", "ml_dtypes", "matplotlib") if name in sys.modules]
+assert not heavy, heavy
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_doctests(name):
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_public_name_has_a_docstring(name):
+    module = importlib.import_module(name)
+    assert module.__doc__
+    for public, value in vars(module).items():
+        if not public.startswith("_") and getattr(value, "__module__", None) == name and callable(value):
+            assert inspect.getdoc(value), f"{name}.{public}"
+
+
+def test_public_interface_documents_parameters_returns_and_errors():
+    text = inspect.getdoc(hpcreduce.allreduce)
+    for section in ("Parameters", "Returns", "Raises", "Examples"):
+        assert f"{section}\n{'-' * len(section)}" in text
+    for parameter in inspect.signature(hpcreduce.allreduce).parameters:
+        assert f"{parameter} :" in text
+
+
+def test_rows_are_complete():
+    for name, row in ALGORITHMS.items():
+        assert isinstance(row, Algorithm) and row.name == name
+        assert row.description and row.source and row.cost
+        assert (row.rounds is None) == (row.round_count is None) == (row.volume is None)
+        if row.rounds:
+            assert "Four ranks" in inspect.getdoc(row.rounds)
