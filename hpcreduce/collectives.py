@@ -67,6 +67,8 @@ def allreduce(
         The time-out passed; the communicator cannot be used by this package any more.
     BrokenCommunicatorError
         An earlier call on this communicator was interrupted.
+    HpcreduceError
+        Another thread is in a call on this communicator.
 
     Examples
     --------
@@ -81,6 +83,22 @@ def allreduce(
     if timeout is not None:
         _check_timeout(timeout)
     state = agreement.state(comm, timeout)
+    state.claim()
+    try:
+        return _allreduce(state, sendbuf, recvbuf, op, algorithm, segment, timeout)
+    finally:
+        state.lock.release()
+
+
+def _allreduce(
+    state: State,
+    sendbuf: Any,
+    recvbuf: Any,
+    op: Any,
+    algorithm: str,
+    segment: int | None,
+    timeout: float | None,
+) -> Any:
     operation = operations.resolve(op)
     source = buffers.source(sendbuf, recvbuf)
     shape, dtype = source.shape, source.dtype

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 from hpcreduce.algorithms import ALGORITHMS
-from hpcreduce.errors import BrokenCommunicatorError
+from hpcreduce.errors import BrokenCommunicatorError, HpcreduceError
 from hpcreduce.runtime import wait
 from hpcreduce.runtime.plan import Fold, Plan
 from hpcreduce.selection import Choice
@@ -82,6 +83,7 @@ class State:
         self.broken = ""
         self.calls: OrderedDict[Hashable, Call] = OrderedDict()
         self.sequence = 0
+        self.lock = threading.Lock()  # held by the one thread that is in a call
         self.rank, self.size = comm.rank, comm.size
 
     def open(self, comm: Any, timeout: float | None) -> None:
@@ -119,9 +121,15 @@ class State:
         self.sequence += 1
         return tag(fingerprint, self.sequence, self._mask)
 
-    def check(self) -> None:
-        """Raise if an earlier operation was interrupted."""
+    def claim(self) -> None:
+        """Begin a call, which ends with the release of `lock`; raise if one is going on, or one was cut off."""
+        if not self.lock.acquire(blocking=False):
+            raise HpcreduceError(
+                f"rank {self.rank}: a call on this communicator is going on, in another thread or around this one; "
+                "use a communicator per thread (comm.Dup())"
+            )
         if self.broken:
+            self.lock.release()
             raise BrokenCommunicatorError(
                 f"rank {self.rank}: this communicator cannot be used any more, since an earlier operation on it was "
                 f"interrupted ({self.broken}); go on with a duplicate, made by all ranks (comm.Dup())"
@@ -136,7 +144,7 @@ class State:
             wait.until(plan.progress, self._limit(timeout), lambda: f"rank {self.rank}: {call}: {plan.where()}")
         except BaseException as error:
             _kept_alive.append(plan.abandon())
-            self._break(error)
+            self.retire(error)
             raise
 
     def wait_request(self, request: Any, what: object, timeout: float | None, buffer: Any = None) -> None:
@@ -149,13 +157,14 @@ class State:
             )
         except BaseException as error:
             _kept_alive.append([request, buffer])
-            self._break(error)
+            self.retire(error)
             raise
 
     def _limit(self, timeout: float | None) -> float:
         return self.timeout if timeout is None else timeout
 
-    def _break(self, error: BaseException) -> None:
+    def retire(self, error: BaseException) -> None:
+        """Refuse all further calls: messages of the one that failed may be under way."""
         self.calls.clear()
         self.broken = str(error) or type(error).__name__
 
@@ -169,13 +178,10 @@ def state(comm: Any, timeout: float | None = None) -> State:
         `comm` is not a communicator.
     ValueError
         `comm` is COMM_NULL, freed, or an intercommunicator.
-    BrokenCommunicatorError
-        An earlier operation on it was interrupted.
     """
     found = comm.Get_attr(_keyvals[0]) if _keyvals and _usable(comm) else None
     if found is None:
         found = _make(comm, timeout)
-    found.check()
     return found
 
 
@@ -197,7 +203,11 @@ def _make(comm: Any, timeout: float | None) -> State:
         _keyvals.append(MPI.Comm.Create_keyval(delete_fn=_free))
     made = State(comm)
     comm.Set_attr(_keyvals[0], made)  # before it is open: a state that broke meanwhile stays, and says so
-    made.open(comm, timeout)
+    try:
+        made.open(comm, timeout)
+    except BaseException as error:
+        made.retire(error)
+        raise
     return made
 
 
