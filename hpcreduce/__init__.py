@@ -5,7 +5,7 @@ package neither needs an MPI library nor starts MPI.
 """
 
 from hpcreduce.algorithms import ALGORITHMS
-from hpcreduce.collectives import allreduce
+from hpcreduce.collectives import allreduce, allreduce_init, iallreduce
 from hpcreduce.errors import (
     BrokenCommunicatorError,
     CollectiveTimeoutError,
@@ -27,4 +27,6 @@ __all__ = [
     "ProofError",
     "__version__",
     "allreduce",
+    "allreduce_init",
+    "iallreduce",
 ]

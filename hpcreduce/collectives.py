@@ -7,9 +7,10 @@ from typing import Any
 
 from hpcreduce.runtime import agreement, buffers, operations
 from hpcreduce.runtime.agreement import Call, State
-from hpcreduce.runtime.operations import Array, DType, Operation
+from hpcreduce.runtime.operations import DType, Operation
 from hpcreduce.runtime.plan import Plan
 from hpcreduce.runtime.program import compile_rounds
+from hpcreduce.runtime.stream import Stream
 from hpcreduce.selection import choose
 
 
@@ -80,42 +81,118 @@ def allreduce(
         mean = hpcreduce.allreduce(MPI.COMM_WORLD, gradient, op="mean")
         hpcreduce.allreduce(MPI.COMM_WORLD, MPI.IN_PLACE, array, algorithm="ring")
     """
-    if timeout is not None:
-        _check_timeout(timeout)
-    state = agreement.state(comm, timeout)
-    state.claim()
-    try:
-        return _allreduce(state, sendbuf, recvbuf, op, algorithm, segment, timeout)
-    finally:
-        state.lock.release()
+    return _plan(comm, sendbuf, recvbuf, op, algorithm, segment, timeout).run()
 
 
-def _allreduce(
-    state: State,
+def iallreduce(
+    comm: Any,
+    sendbuf: Any,
+    recvbuf: Any = None,
+    op: Any = "sum",
+    *,
+    algorithm: str = "auto",
+    segment: int | None = None,
+    timeout: float | None = None,
+) -> Plan:
+    """Start an all-reduce and return a handle: ``Test`` it, or ``Wait`` for its result. Collective.
+
+    The arguments, and the result of ``Wait``, are those of `allreduce`. All ranks start their operations in the same
+    order; they may wait for them in any. `sendbuf` may be changed after the call, unless the operation is in place. The
+    time-out counts from ``Wait``.
+
+    Between the call and ``Wait`` no blocking MPI call may wait for a rank that waits for this operation: only our own
+    waits move it.
+
+    Returns
+    -------
+    Plan
+        With ``Test() -> bool`` and ``Wait() -> result``. It is no MPI.Request.
+
+    Raises
+    ------
+    TypeError, ValueError, BrokenCommunicatorError, HpcreduceError
+        As `allreduce`.
+
+    Examples
+    --------
+    ::
+
+        handle = hpcreduce.iallreduce(comm, gradient, op="mean")
+        compute()
+        mean = handle.Wait()
+    """
+    plan = _plan(comm, sendbuf, recvbuf, op, algorithm, segment, timeout)
+    plan.Start()
+    return plan
+
+
+def allreduce_init(
+    comm: Any,
+    sendbuf: Any,
+    recvbuf: Any = None,
+    op: Any = "sum",
+    *,
+    algorithm: str = "auto",
+    segment: int | None = None,
+    timeout: float | None = None,
+) -> Plan:
+    """Prepare an all-reduce of these buffers that can be started again and again. Collective.
+
+    The arguments, and the result of ``Wait``, are those of `allreduce`; ``Start`` reads `sendbuf` anew each time. All
+    ranks make their plans in the same order; they may start them in any.
+
+    Returns
+    -------
+    Plan
+        With ``Start()``, ``Test() -> bool``, ``Wait() -> result`` and ``Free()``, and usable in a ``with`` block.
+
+    Raises
+    ------
+    TypeError, ValueError, BrokenCommunicatorError, HpcreduceError
+        As `allreduce`.
+
+    Examples
+    --------
+    ::
+
+        with hpcreduce.allreduce_init(comm, gradient, gradient, op="mean") as plan:
+            for batch in batches:
+                compute_into(gradient, batch)
+                plan.Start()
+                plan.Wait()
+    """
+    return _plan(comm, sendbuf, recvbuf, op, algorithm, segment, timeout, persistent=True)
+
+
+def _plan(
+    comm: Any,
     sendbuf: Any,
     recvbuf: Any,
     op: Any,
     algorithm: str,
     segment: int | None,
     timeout: float | None,
-) -> Any:
+    persistent: bool = False,
+) -> Plan:
+    """Check the arguments, and bind the buffers to a prepared call."""
+    if timeout is not None:
+        _check_timeout(timeout)
+    state = agreement.state(comm, timeout)
     operation = operations.resolve(op)
     source = buffers.source(sendbuf, recvbuf)
     shape, dtype = source.shape, source.dtype
-    call = state.call(
-        ("allreduce", shape, dtype, operation.name, operation.commutative, algorithm, segment),
-        lambda: _prepare(state, operation, shape, dtype, algorithm, segment),
-    )
+
+    def prepare() -> Call:
+        return _prepare(state, operation, shape, dtype, algorithm, segment)
+
+    key = ("allreduce", shape, dtype, operation.name, operation.commutative, algorithm, segment)
+    call = prepare() if persistent else state.call(key, prepare)
     given = buffers.pair(source, sendbuf, recvbuf, call.result, operation.locates)
-    work = buffers.load(given, call.work, state.rank)
-    if call.plan:
-        state.run(call, work, operation.fold, timeout)
-    else:
-        _run_library(state, call, work, operation, timeout)
-    if operation.divides:
-        operations.divide(work, state.size)
-    buffers.store(work, given)
-    return buffers.returned(given, sendbuf, recvbuf)
+    number = None
+    if persistent:
+        state.plans += 1
+        number = state.plans
+    return Plan(state, call, operation, given, sendbuf, recvbuf, timeout, number)
 
 
 def _prepare(
@@ -130,20 +207,13 @@ def _prepare(
     count = math.prod(shape)
     choice = choose(algorithm, segment, operation, work, count, state.nodes)
     row = choice.algorithm
-    plan = None
+    stream = None
     if row.rounds is not None:
         program = compile_rounds(row.rounds(state.rank, state.size, count), choice.segment)
-        plan = Plan(state.comm, program, work, choice.window)
+        stream = Stream(state.comm, program, work, choice.window)
     mark = agreement.fingerprint("allreduce", operation.name, dtype.str, shape, row.name, choice.segment)
     text = f"allreduce(op {operation.name}, dtype {dtype}, shape {shape}, algorithm {row.name})"
-    return Call(work, result, choice, mark, plan, text)
-
-
-def _run_library(state: State, call: Call, work: Array, operation: Operation, timeout: float | None) -> None:
-    from mpi4py import MPI
-
-    op = getattr(MPI, operation.library) if isinstance(operation.library, str) else operation.library
-    state.wait_request(state.comm.Iallreduce(MPI.IN_PLACE, work, op), call, timeout, work)
+    return Call(work, result, choice, mark, stream, text)
 
 
 def _check_timeout(timeout: float) -> None:

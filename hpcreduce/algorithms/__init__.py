@@ -9,6 +9,12 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+from hpcreduce.algorithms.rabenseifner import rabenseifner, rabenseifner_rounds, rabenseifner_volume
+from hpcreduce.algorithms.recursive_doubling import (
+    recursive_doubling,
+    recursive_doubling_rounds,
+    recursive_doubling_volume,
+)
 from hpcreduce.algorithms.ring import ring, ring_rounds, ring_volume
 from hpcreduce.algorithms.tree import tree, tree_rounds, tree_volume
 from hpcreduce.schedule import Rounds
@@ -80,6 +86,30 @@ _ROWS = (
         cost="2 ceil(lg p) rounds, n ceil(lg p) sent at the root",
         description="binomial reduce and broadcast: few rounds, keeps rank order, for small arrays",
         source="Thakur, Rabenseifner & Gropp 2005, doi:10.1177/1094342005051521",
+    ),
+    Algorithm(
+        name="recursive_doubling",
+        rounds=recursive_doubling,
+        keeps_order=True,
+        pairs=_NO_PAIRS,
+        static=(),
+        round_count=recursive_doubling_rounds,
+        volume=recursive_doubling_volume,
+        cost="lg p rounds (else floor(lg p) + 2), n lg p (+ n) sent",
+        description="exchange of whole arrays at doubling distance: the fewest rounds, keeps rank order",
+        source="Thakur, Rabenseifner & Gropp 2005, doi:10.1177/1094342005051521",
+    ),
+    Algorithm(
+        name="rabenseifner",
+        rounds=rabenseifner,
+        keeps_order=True,
+        pairs=_NO_PAIRS,
+        static=(),
+        round_count=rabenseifner_rounds,
+        volume=rabenseifner_volume,
+        cost="2 lg p rounds (else 2 floor(lg p) + 2), 2(p-1)/p n sent for p = 2^k",
+        description="recursive halving and doubling: little volume in few rounds, keeps rank order",
+        source="Rabenseifner 2004, doi:10.1007/978-3-540-24685-5_1",
     ),
     Algorithm(
         name="mpi",

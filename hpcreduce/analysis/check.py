@@ -8,7 +8,7 @@ What is proven:
 4. on every rank element i ends at slot i and holds each rank's contribution exactly once;
 5. all ranks hold the same expression (so the same bits), in rank order where the table says so;
 6. the numbers of rounds and of elements sent are those of the table;
-7. all this for the compiled program too, run by the very executor that runs it on MPI (`hpcreduce.runtime.plan.Plan`),
+7. all this for the compiled program too, run by the very executor that runs it on MPI (`hpcreduce.runtime.stream`),
    with several segments and windows, random delivery order, data read at delivery, and reductions that finish late.
 
 A value is a label: an interned expression of contributions. Two labels are equal only if they combine the same
@@ -26,8 +26,8 @@ import numpy as np
 
 from hpcreduce.algorithms import ALGORITHMS, Algorithm
 from hpcreduce.errors import ProofError
-from hpcreduce.runtime.plan import Plan
 from hpcreduce.runtime.program import Program, compile_rounds
+from hpcreduce.runtime.stream import Stream
 from hpcreduce.schedule import LEFT, RIGHT, Recv, Round, Send, Span
 
 SEGMENTS = (1, 3, None)
@@ -263,7 +263,7 @@ def _write(memory: Memory, start: int, data: Memory, side: str | None, labels: _
 
 
 class _View:
-    """A stretch of a rank's memory, or of its scratch; looks to `Plan` like an array of bytes."""
+    """A stretch of a rank's memory, or of its scratch; looks to `Stream` like an array of bytes."""
 
     itemsize = 1
 
@@ -296,7 +296,7 @@ class _Request:
 
 
 class _Endpoint:
-    """One rank's side of the simulated network: what `Plan` takes for a communicator, and what it folds with."""
+    """One rank's side of the simulated network: what `Stream` takes for a communicator, and what it folds with."""
 
     def __init__(self, network: _Network, rank: int, labels: _Labels, late: bool) -> None:
         self.network, self.rank, self.labels, self.late = network, rank, labels, late
@@ -382,29 +382,29 @@ class _Network:
 
 
 def _execute(programs: list[Program], window: int, labels: _Labels, late: bool) -> list[Memory]:
-    """Run the compiled programs of all ranks by `Plan` on a simulated network."""
+    """Run the compiled programs of all ranks by `Stream` on a simulated network."""
     network = _Network(f"{labels.size} {labels.count} {window} {late}")
     endpoints = [_Endpoint(network, rank, labels, late) for rank in range(labels.size)]
     memories = [labels.contribution(rank) for rank in range(labels.size)]
-    plans = [
-        Plan(endpoint, program, np.dtype(np.uint8), window, empty=_Scratch)
+    streams = [
+        Stream(endpoint, program, np.dtype(np.uint8), window, empty=_Scratch)
         for endpoint, program in zip(endpoints, programs, strict=True)
     ]
-    for plan, memory, endpoint in zip(plans, memories, endpoints, strict=True):
-        plan.start(_View(memory, 0, labels.count), endpoint.fold, 0)
+    for stream, memory, endpoint in zip(streams, memories, endpoints, strict=True):
+        stream.start(_View(memory, 0, labels.count), endpoint.fold, 0)
     awake = list(range(labels.size))
     while awake or network.matched:
         if awake and (not network.matched or network.random.random() < 0.5):
             rank = awake.pop(int(network.random.random() * len(awake)))
-            if plans[rank].busy:
-                plans[rank].progress()
+            if streams[rank].busy:
+                streams[rank].progress()
                 if endpoints[rank].folds:
                     awake.append(rank)
         else:
             for rank in network.deliver(endpoints):
                 if rank not in awake:
                     awake.append(rank)
-    for rank, plan in enumerate(plans):
-        if plan.busy:
-            raise ProofError(f"[2, 7] no progress with window {window}: rank {rank} stands in {plan.where()}")
+    for rank, stream in enumerate(streams):
+        if stream.busy:
+            raise ProofError(f"[2, 7] no progress with window {window}: rank {rank} stands in {stream.where()}")
     return memories

@@ -9,18 +9,19 @@ Rules that hold here:
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import threading
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any, NamedTuple
 
 from hpcreduce.algorithms import ALGORITHMS
 from hpcreduce.errors import BrokenCommunicatorError, HpcreduceError
 from hpcreduce.runtime import wait
-from hpcreduce.runtime.plan import Fold, Plan
+from hpcreduce.runtime.stream import Stream
 from hpcreduce.selection import Choice
 
 DEFAULT_TIMEOUT = 600.0
@@ -42,7 +43,7 @@ class Call(NamedTuple):
     choice : Choice
     fingerprint : int
         32 bits of what the ranks must agree on.
-    plan : Plan or None
+    stream : Stream or None
         None where the library's own call runs it.
     text : str
         The call in words.
@@ -52,16 +53,16 @@ class Call(NamedTuple):
     result: Any
     choice: Choice
     fingerprint: int
-    plan: Plan | None
+    stream: Stream | None
     text: str
 
     def __str__(self) -> str:
         return self.text
 
     def stale(self) -> bool:
-        """Whether the plan is in flight, or the table has another algorithm under this name by now."""
+        """Whether the stream is in flight, or the table has another algorithm under this name by now."""
         row = self.choice.algorithm
-        return (self.plan is not None and self.plan.busy) or ALGORITHMS.get(row.name) is not row
+        return (self.stream is not None and self.stream.busy) or ALGORITHMS.get(row.name) is not row
 
 
 class State:
@@ -83,6 +84,7 @@ class State:
         self.broken = ""
         self.calls: OrderedDict[Hashable, Call] = OrderedDict()
         self.sequence = 0
+        self.plans = 0  # persistent plans made so far
         self.lock = threading.Lock()  # held by the one thread that is in a call
         self.rank, self.size = comm.rank, comm.size
 
@@ -91,7 +93,7 @@ class State:
         from mpi4py import MPI
 
         self.comm, request = comm.Idup()
-        self.wait_request(request, "first use of the communicator (MPI_Comm_idup)", timeout)
+        self._wait(request, "MPI_Comm_idup", timeout)
         self.comm.Set_errhandler(MPI.ERRORS_RETURN)
         upper_bound: Any = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)  # Open MPI tells it of this communicator only
         self._mask = (1 << ((upper_bound + 1).bit_length() - 1)) - 1
@@ -101,7 +103,7 @@ class State:
         mine = hashlib.blake2b(host.encode(), digest_size=8).digest()
         hosts = bytearray(8 * self.size)
         request = self.comm.Iallgather(mine, hosts)
-        self.wait_request(request, "first use of the communicator (exchange of host names)", timeout, (mine, hosts))
+        self._wait(request, "exchange of host names", timeout, mine, hosts)
         names = [bytes(hosts[8 * rank : 8 * rank + 8]) for rank in range(self.size)]
         known = {name: number for number, name in enumerate(dict.fromkeys(names))}
         return tuple(known[name] for name in names)
@@ -119,52 +121,45 @@ class State:
     def next_tag(self, fingerprint: int) -> int:
         """Return the tag of the messages of the next collective, which all ranks should describe alike."""
         self.sequence += 1
-        return tag(fingerprint, self.sequence, self._mask)
+        return self.tag(fingerprint, self.sequence)
 
-    def claim(self) -> None:
-        """Begin a call, which ends with the release of `lock`; raise if one is going on, or one was cut off."""
+    def tag(self, fingerprint: int, sequence: int) -> int:
+        """Return the tag of the messages of one collective."""
+        return tag(fingerprint, sequence, self._mask)
+
+    @contextlib.contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Hold the communicator during a call; raise if a call is going on, or one was cut off."""
         if not self.lock.acquire(blocking=False):
             raise HpcreduceError(
                 f"rank {self.rank}: a call on this communicator is going on, in another thread or around this one; "
                 "use a communicator per thread (comm.Dup())"
             )
-        if self.broken:
-            self.lock.release()
-            raise BrokenCommunicatorError(
-                f"rank {self.rank}: this communicator cannot be used any more, since an earlier operation on it was "
-                f"interrupted ({self.broken}); go on with a duplicate, made by all ranks (comm.Dup())"
-            )
-
-    def run(self, call: Call, buffer: Any, fold: Fold, timeout: float | None) -> None:
-        """Run the plan of `call` to its end."""
-        plan = call.plan
-        assert plan is not None
         try:
-            plan.start(buffer, fold, self.next_tag(call.fingerprint))
-            wait.until(plan.progress, self._limit(timeout), lambda: f"rank {self.rank}: {call}: {plan.where()}")
-        except BaseException as error:
-            _kept_alive.append(plan.abandon())
-            self.retire(error)
-            raise
+            if self.broken:
+                raise BrokenCommunicatorError(
+                    f"rank {self.rank}: this communicator cannot be used any more, since an earlier operation was "
+                    f"interrupted ({self.broken}); go on with a duplicate, made by all ranks (comm.Dup())"
+                )
+            yield
+        finally:
+            self.lock.release()
 
-    def wait_request(self, request: Any, what: object, timeout: float | None, buffer: Any = None) -> None:
-        """Wait for one of the library's own requests, which uses `buffer`."""
+    def _wait(self, request: Any, what: str, timeout: float | None, *buffers: Any) -> None:
+        """Wait for a request that opens the communicator."""
         try:
             wait.until(
                 lambda: 0 if request.Test() else 1,
-                self._limit(timeout),
-                lambda: f"rank {self.rank}: {what}: waiting for other ranks to enter it",
+                self.timeout if timeout is None else timeout,
+                lambda: f"rank {self.rank}: first use of the communicator ({what}): waiting for other ranks",
             )
         except BaseException as error:
-            _kept_alive.append([request, buffer])
-            self.retire(error)
+            self.retire(error, request, buffers)
             raise
 
-    def _limit(self, timeout: float | None) -> float:
-        return self.timeout if timeout is None else timeout
-
-    def retire(self, error: BaseException) -> None:
-        """Refuse all further calls: messages of the one that failed may be under way."""
+    def retire(self, error: BaseException, *alive: Any) -> None:
+        """Refuse all further calls, since messages of the failed one may be under way; keep `alive` what they use."""
+        _kept_alive.append(alive)
         self.calls.clear()
         self.broken = str(error) or type(error).__name__
 

@@ -88,18 +88,21 @@ def pair(source: Array, sendbuf: Any, recvbuf: Any, result: DType, located: bool
     return Given(source, targets, any(same))
 
 
-def load(given: Given, work: DType, rank: int) -> Array:
-    """Return the array that is reduced, one-dimensional and of type `work`, filled with this rank's contribution."""
+def room(given: Given, work: DType) -> Array:
+    """Return the array that is to be reduced, one-dimensional and of type `work`: the target's memory, or a new one."""
     target = given.targets[0]
-    if work.names:
-        pairs = np.empty(given.source.shape, work)
-        pairs["value"], pairs["rank"] = given.source, rank
-        return pairs.reshape(-1)
     fits = target.dtype == work and target.flags.c_contiguous and target.flags.aligned
-    array = target if fits else np.empty(given.source.shape, work)
-    if not (fits and given.in_place):
-        np.copyto(array, given.source, casting="unsafe")
-    return array.reshape(-1)
+    return target.reshape(-1) if fits else np.empty(given.source.size, work)
+
+
+def fill(array: Array, given: Given, rank: int) -> None:
+    """Put this rank's contribution into the array, unless it is there."""
+    source = given.source
+    if array.dtype.names:
+        pairs = array.reshape(source.shape)
+        pairs["value"], pairs["rank"] = source, rank
+    elif not (given.in_place and np.may_share_memory(array, source)):
+        np.copyto(array.reshape(source.shape), source, casting="unsafe")
 
 
 def store(array: Array, given: Given) -> None:

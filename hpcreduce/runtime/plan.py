@@ -1,172 +1,204 @@
-"""Run a compiled program on one buffer over point-to-point messages.
+"""A collective operation bound to its buffers: start it, test it, wait for it.
 
 Rules that hold here:
 
-* The plan is a state machine that `progress` moves; it never blocks, so that several can be in flight.
-* It knows a communicator only as something with ``Isend`` and ``Irecv``: the proof runs this very class on a
-  simulated one.
-* It keeps scratch between runs, but nothing of the caller's buffer.
+* One mechanism: the blocking call, the nonblocking one and the persistent one are all a `Plan`.
+* Every wait moves all operations that this thread has in flight (`hpcreduce.runtime.wait`), so that two ranks may wait
+  for two operations in opposite order.
+* An operation that fails retires its communicator's state; buffers that messages may still use are kept alive.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from types import TracebackType
+from typing import Any
 
-import numpy as np
-
-from hpcreduce.runtime.program import Program
-
-Fold = Callable[[Any, Any, str], "Callable[[], bool] | None"]
-"""``fold(target, landed, side)`` reduces into `target`; it returns `None`, or a callable that says when it is done."""
-
-
-class _Step(NamedTuple):
-    """A receive and what hangs on it; see `Program`. Without `landing` the data arrives in the caller's buffer."""
-
-    peer: int
-    start: int
-    stop: int
-    side: str
-    landing: Any
-    message: Any
-    behind: int
-    hazards: tuple[int, ...]
-    after: tuple[int, ...]
+from hpcreduce.runtime import agreement, buffers, operations, wait
+from hpcreduce.runtime.agreement import Call, State
+from hpcreduce.runtime.buffers import Given
+from hpcreduce.runtime.operations import Operation
 
 
 class Plan:
-    """A program with the scratch that it needs, for arrays of one dtype on one communicator.
+    """An all-reduce that is bound to its buffers; made by `hpcreduce.allreduce_init` and `hpcreduce.iallreduce`.
 
-    Parameters
+    ``Start`` reads the send buffer, ``Test`` and ``Wait`` move this and all other operations in flight, and ``Wait``
+    returns the result. A plan of `allreduce_init` can be started again and again; use it in a ``with`` block, or call
+    ``Free``. Between ``Start`` and ``Wait`` no blocking MPI call may wait for the same ranks.
+
+    Attributes
     ----------
-    comm : object
-        Has ``Isend(buffer, peer, tag)`` and ``Irecv(buffer, peer, tag)``, whose requests have ``Test()``.
-    program : Program
-        What this rank does.
-    dtype : numpy.dtype
-        Type of the elements that are reduced and that travel.
-    window : int
-        How many receives are posted ahead, at least 1. Scratch is `window` segments.
-    empty : callable
-        ``empty(shape, dtype)`` makes the scratch.
+    active : bool
+        The operation is started and not seen complete.
     """
 
     def __init__(
-        self, comm: Any, program: Program, dtype: np.dtype[Any], window: int, *, empty: Callable[..., Any] = np.empty
+        self,
+        state: State,
+        call: Call,
+        operation: Operation,
+        given: Given,
+        sendbuf: Any,
+        recvbuf: Any,
+        timeout: float | None,
+        number: int | None = None,
     ) -> None:
-        self.program = program
-        self.busy = False
-        self._isend, self._irecv = comm.Isend, comm.Irecv
-        self._window = max(1, min(window, len(program.recvs)))
-        scratch = empty((self._window, program.scratch), dtype)
-        self._steps = []
-        for index, (peer, span, side) in enumerate(program.recvs):
-            landing = scratch[index % self._window, : span.length] if side else None
-            message = None if landing is None else landing.view(np.uint8)
-            behind, hazards, after = program.behind[index], program.hazards[index], program.after[index]
-            self._steps.append(_Step(peer, *span, side or "", landing, message, behind, hazards, after))
-        self._reset()
+        self.active = False
+        self._state, self._call, self._operation, self._given = state, call, operation, given
+        self._buffers = sendbuf, recvbuf
+        self._timeout = state.timeout if timeout is None else timeout
+        self._work = buffers.room(given, call.work)
+        self._request: Any = None
+        self._failure: BaseException | None = None
+        self._freed = False
+        self._starts = 0
+        self._mark: int | None = (
+            None  # a persistent plan has a fingerprint of its own: ranks may start plans in any order
+        )
+        self._persistent: Any = None  # the library's own persistent request
+        if number is not None and call.stream:
+            self._mark = agreement.fingerprint(call.fingerprint, number)
+        elif number is not None:
+            self._persistent = self._library("Allreduce_init")
 
-    def _reset(self) -> None:
-        self._buffer: Any = None
-        self._bytes: Any = None
-        self._fold: Any = None
-        self._tag = 0
-        self._receiving: list[Any] = []
-        self._sending: list[Any] = [None] * len(self.program.sends)
-        self._folding: list[Callable[[], bool] | None] = []
-        self._done = 0  # receives whose data is where it belongs
-        self._sent = 0  # sends known to be complete, and all earlier ones
+    def Start(self) -> None:
+        """Start the operation; collective, but needs no other rank to return.
 
-    def start(self, buffer: Any, fold: Fold, tag: int) -> None:
-        """Begin to reduce `buffer`, a contiguous one-dimensional array, in place."""
-        self.busy = True
-        self._buffer, self._bytes = buffer, buffer.view(np.uint8)
-        self._fold, self._tag = fold, tag
-        self._post()
-        for index in self.program.first:
-            self._send(index)
+        Raises
+        ------
+        ValueError
+            The plan was freed, or is active already.
+        """
+        self._check()
+        if self.active:
+            raise ValueError("the plan is active already; Wait comes before the next Start")
+        with self._state.claimed():
+            self._begin()
+            wait.in_flight().append(self._step)
 
-    def progress(self) -> int:
-        """Do all that can be done now; return how many steps are left, 0 when the result is complete."""
-        total = len(self._steps)
-        before = -1
-        while before != self._done < total:
-            before = self._done
-            self._land()
-            self._post()
-        sending, sent = self._sending, self._sent
-        if self._done == total:
-            while sent < len(sending) and sending[sent].Test():
-                sent += 1
-            self._sent = sent
-        left = total - self._done + len(sending) - sent
-        if not left:
-            self._reset()
-            self.busy = False
+    def Test(self) -> bool:
+        """Move all operations in flight; return whether this one is complete."""
+        self._check()
+        if self.active:
+            with self._state.claimed():
+                wait.move_others(self._step)
+                self._step()
+        return not self.active
+
+    def Wait(self) -> Any:
+        """Wait until the operation is complete, and return its result as `hpcreduce.allreduce` does.
+
+        Raises
+        ------
+        CollectiveTimeoutError
+            The time-out passed, counted from here.
+        """
+        self._check()
+        if self.active:
+            with self._state.claimed():
+                self._finish()
+        return buffers.returned(self._given, *self._buffers)
+
+    def Free(self) -> None:
+        """Give back what the plan holds; a plan that is active cannot be freed."""
+        if self.active and not self._state.broken:
+            raise ValueError("the plan is active; Wait comes before Free")
+        if self._persistent is not None and not self.active:
+            self._persistent.Free()
+        self._freed = True
+        self._persistent = self._work = self._given = self._buffers = None  # type: ignore[assignment]
+
+    def __enter__(self) -> Plan:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.active and error is None:
+            self.Wait()
+        if not (self.active or self._freed):
+            self.Free()
+
+    def run(self) -> Any:
+        """Start the operation, wait for its end, and return its result: the blocking call."""
+        with self._state.claimed():
+            self._begin()
+            self._finish()
+        return buffers.returned(self._given, *self._buffers)
+
+    def _begin(self) -> None:
+        """Load the send buffer and send the first messages."""
+        stream = self._call.stream
+        buffers.fill(self._work, self._given, self._state.rank)
+        self.active = True
+        try:
+            if stream:
+                stream.start(self._work, self._operation.fold, self._tag())
+            elif self._persistent is not None:
+                self._persistent.Start()
+                self._request = self._persistent
+            else:
+                self._request = self._library("Iallreduce")
+        except BaseException as error:
+            self._fail(error)
+            raise
+
+    def _finish(self) -> None:
+        """Wait for the end of the operation."""
+        try:
+            wait.until(self._step, self._timeout, self._where)
+        except BaseException as error:
+            self._fail(error)
+            raise
+
+    def _step(self) -> int:
+        """Do what can be done now; return how much is left, 0 when the result is where it belongs."""
+        stream = self._call.stream
+        try:
+            left = stream.progress() if stream else 0 if self._request.Test() else 1
+            if not left:
+                self._complete()
+        except BaseException as error:
+            self._fail(error)
+            raise
         return left
 
-    def abandon(self) -> list[Any]:
-        """Give up: cancel the receives, and return what must be kept alive while messages may still be under way."""
-        for request in self._receiving:
-            if request:
-                request.Cancel()
-        return [self._receiving, self._sending, self._buffer, self._steps]
+    def _complete(self) -> None:
+        if self._operation.divides:
+            operations.divide(self._work, self._state.size)
+        buffers.store(self._work, self._given)
+        self.active = False
+        wait.forget(self._step)
 
-    def where(self) -> str:
-        """Return what the plan waits for, in words."""
-        if self._done < len(self._steps):
-            step = self._steps[self._done]
-            return f"round {self.program.rounds[self._done]}, waiting for a message from rank {step.peer}"
-        if self._sent < len(self._sending):
-            return f"all received, waiting for rank {self.program.sends[self._sent].peer} to take a message"
-        return "finished"
+    def _tag(self) -> int:
+        if self._mark is None:
+            return self._state.next_tag(self._call.fingerprint)
+        self._starts += 1
+        return self._state.tag(self._mark, self._starts)
 
-    def _post(self) -> None:
-        """Post receives up to the window."""
-        receiving, steps, done = self._receiving, self._steps, self._done
-        for index in range(len(receiving), min(len(steps), done + self._window)):
-            step = steps[index]
-            message = step.message
-            if message is None:
-                if done < step.behind or not self._complete(step.hazards):
-                    break
-                message = self._slice(step.start, step.stop)
-            receiving.append(self._irecv(message, step.peer, self._tag))
+    def _library(self, call: str) -> Any:
+        """Return the request of one of the library's own calls, in place."""
+        from mpi4py import MPI
 
-    def _land(self) -> None:
-        """Reduce what has landed, in order, and let the sends go that waited for it."""
-        receiving, folding, steps = self._receiving, self._folding, self._steps
-        for index in range(len(folding), len(receiving)):
-            if not receiving[index].Test():
-                break
-            step, event = steps[index], None
-            if step.side:
-                if not self._complete(step.hazards):
-                    break
-                event = self._fold(self._buffer[step.start : step.stop], step.landing, step.side)
-            folding.append(event)
-        while self._done < len(folding):
-            event = folding[self._done]
-            if event is not None and not event():
-                break
-            for index in steps[self._done].after:
-                self._send(index)
-            self._done += 1
+        op = self._operation.library
+        return getattr(self._state.comm, call)(
+            MPI.IN_PLACE, self._work, getattr(MPI, op) if isinstance(op, str) else op
+        )
 
-    def _send(self, index: int) -> None:
-        peer, (start, stop) = self.program.sends[index]
-        self._sending[index] = self._isend(self._slice(start, stop), peer, self._tag)
+    def _where(self) -> str:
+        stream = self._call.stream
+        where = stream.where() if stream else "waiting for other ranks to enter it"
+        return f"rank {self._state.rank}: {self._call}: {where}"
 
-    def _complete(self, sends: tuple[int, ...]) -> bool:
-        sending = self._sending
-        for index in sends:
-            request = sending[index]
-            if request is None or not request.Test():
-                return False
-        return True
+    def _check(self) -> None:
+        if self._freed:
+            raise ValueError("the plan was freed")
+        if self._failure is not None:
+            raise self._failure
 
-    def _slice(self, start: int, stop: int) -> Any:
-        size = self._buffer.itemsize
-        return self._bytes[start * size : stop * size]
+    def _fail(self, error: BaseException) -> None:
+        if self._failure is None:
+            self._failure = error
+            wait.forget(self._step)
+            parts = self._call.stream.abandon() if self._call.stream else []
+            self._state.retire(error, parts, self._request, self._work)

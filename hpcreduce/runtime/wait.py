@@ -1,16 +1,23 @@
 """The one place where this package waits.
 
 Waiting tests a few times, then yields the core between tests (ranks may outnumber cores), then sleeps in short naps
-once nothing has moved for a while. It ends at a deadline, and a signal handler (Ctrl-C) runs between two tests.
+once nothing has moved for a while. It ends at a deadline, and a signal handler (Ctrl-C) runs between two tests. Every
+wait moves all operations that its thread has in flight.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 import time
 from collections.abc import Callable
+from typing import TypeAlias
 
 from hpcreduce.errors import CollectiveTimeoutError
+
+Progress: TypeAlias = Callable[[], int]
+"""Moves what can be moved and returns how much is left."""
 
 SPINS = 20
 """Tests before the first yield."""
@@ -19,7 +26,33 @@ GRACE = 300e-6
 """Seconds without progress before the first nap."""
 
 
-def until(progress: Callable[[], int], timeout: float, describe: Callable[[], str]) -> None:
+_thread = threading.local()
+
+
+def in_flight() -> list[Progress]:
+    """Return the progress functions of the operations that this thread has started and not seen complete."""
+    found: list[Progress] | None = getattr(_thread, "flights", None)
+    if found is None:
+        found = _thread.flights = []
+    return found
+
+
+def forget(progress: Progress) -> None:
+    """Take an operation off the list, if it is there."""
+    flights = in_flight()
+    if progress in flights:
+        flights.remove(progress)
+
+
+def move_others(own: Progress) -> None:
+    """Move the operations in flight, but for `own`. One that fails says so to whoever waits for it."""
+    for progress in list(in_flight()):
+        if progress != own:
+            with contextlib.suppress(Exception):
+                progress()
+
+
+def until(progress: Progress, timeout: float, describe: Callable[[], str]) -> None:
     """Call `progress` until it returns 0.
 
     Parameters
@@ -39,6 +72,7 @@ def until(progress: Callable[[], int], timeout: float, describe: Callable[[], st
     for _ in range(SPINS):
         if not (left := progress()):
             return
+    flights = in_flight()
     start = moved = time.monotonic()
     nap = 0.0
     turn = 0
@@ -48,6 +82,8 @@ def until(progress: Callable[[], int], timeout: float, describe: Callable[[], st
         else:
             os.sched_yield()
             turn += 1
+        if flights:
+            move_others(progress)
         before, left = left, progress()
         if not left:
             return
