@@ -11,7 +11,7 @@ from hpcreduce.runtime.operations import DType, Operation
 from hpcreduce.runtime.plan import Plan
 from hpcreduce.runtime.program import compile_rounds
 from hpcreduce.runtime.stream import Stream
-from hpcreduce.selection import choose
+from hpcreduce.selection import check_types, choose
 
 
 def allreduce(
@@ -25,6 +25,8 @@ def allreduce(
     timeout: float | None = None,
 ) -> Any:
     """Combine what every rank holds, element by element, and give every rank the same result, bit for bit.
+
+    (The bits of a NaN are the one exception, where the library's own call runs a sum.)
 
     Collective over `comm`. All ranks pass the same shape, dtype, op, algorithm and segment.
 
@@ -179,7 +181,8 @@ def _plan(
         _check_timeout(timeout)
     state = agreement.state(comm, timeout)
     operation = operations.resolve(op)
-    source = buffers.source(sendbuf, recvbuf)
+    check_types(algorithm, segment)
+    source = buffers.source(sendbuf, recvbuf, operation.locates)
     shape, dtype = source.shape, source.dtype
 
     def prepare() -> Call:

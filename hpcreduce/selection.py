@@ -68,6 +68,7 @@ def choose(
     TypeError, ValueError
         An unknown algorithm, one that its restrictions forbid here, or a segment below 1.
     """
+    check_types(algorithm, segment)
     if algorithm == "auto":
         name, reason = _automatic(operation, work, count * work.itemsize, len(nodes))
         row = ALGORITHMS[name]
@@ -89,9 +90,15 @@ def forbids(row: Algorithm, operation: Operation, work: np.dtype[Any]) -> str:
     return ""
 
 
-def _named(algorithm: str) -> Algorithm:
+def check_types(algorithm: object, segment: object) -> None:
+    """Raise TypeError for arguments of `choose` that could not even be looked up."""
     if not isinstance(algorithm, str):
         raise TypeError(f"algorithm must be a name, found {type(algorithm).__name__}")
+    if segment is not None and (isinstance(segment, bool) or not isinstance(segment, (int, np.integer))):
+        raise TypeError(f"segment must be a whole number of bytes, found {segment!r}")
+
+
+def _named(algorithm: str) -> Algorithm:
     if algorithm not in ALGORITHMS:
         raise ValueError(f"unknown algorithm {algorithm!r}; expected auto, {', '.join(ALGORITHMS)}")
     return ALGORITHMS[algorithm]
@@ -113,8 +120,6 @@ def _elements(segment: int | None, work: np.dtype[Any], count: int, nodes: tuple
         shortest, longest = MEMORY_SEGMENTS
         quarter = 1 << (count * work.itemsize // (4 * len(nodes))).bit_length() >> 1
         segment = min(longest, max(shortest, quarter)) if len(set(nodes)) == 1 else NETWORK_SEGMENT
-    elif isinstance(segment, bool) or not isinstance(segment, (int, np.integer)):
-        raise TypeError(f"segment must be a whole number of bytes, found {segment!r}")
     elif segment < 1:
         raise ValueError(f"segment must be at least 1 byte, found {segment}")
     return max(1, min(int(segment), LONGEST_SEGMENT) // work.itemsize)

@@ -127,23 +127,25 @@ class State:
         """Return the tag of the messages of one collective."""
         return tag(fingerprint, sequence, self._mask)
 
-    @contextlib.contextmanager
-    def claimed(self) -> Iterator[None]:
-        """Hold the communicator during a call; raise if a call is going on, or one was cut off."""
-        if not self.lock.acquire(blocking=False):
+    def check(self) -> None:
+        """Raise if a call is going on, or one was cut off."""
+        if self.lock.locked():
             raise HpcreduceError(
                 f"rank {self.rank}: a call on this communicator is going on, in another thread or around this one; "
                 "use a communicator per thread (comm.Dup())"
             )
-        try:
-            if self.broken:
-                raise BrokenCommunicatorError(
-                    f"rank {self.rank}: this communicator cannot be used any more, since an earlier operation was "
-                    f"interrupted ({self.broken}); go on with a duplicate, made by all ranks (comm.Dup())"
-                )
+        if self.broken:
+            raise BrokenCommunicatorError(
+                f"rank {self.rank}: this communicator cannot be used any more, since an earlier operation was "
+                f"interrupted ({self.broken}); go on with a duplicate, made by all ranks (comm.Dup())"
+            )
+
+    @contextlib.contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Hold the communicator during a call, or raise as `check`."""
+        self.check()
+        with self.lock:
             yield
-        finally:
-            self.lock.release()
 
     def _wait(self, request: Any, what: str, timeout: float | None, *buffers: Any) -> None:
         """Wait for a request that opens the communicator."""
@@ -173,15 +175,19 @@ def state(comm: Any, timeout: float | None = None) -> State:
         `comm` is not a communicator.
     ValueError
         `comm` is COMM_NULL, freed, or an intercommunicator.
+    BrokenCommunicatorError, HpcreduceError
+        An earlier call on it was cut off, or one is going on.
     """
     found = comm.Get_attr(_keyvals[0]) if _keyvals and _usable(comm) else None
     if found is None:
         found = _make(comm, timeout)
+    else:
+        found.check()
     return found
 
 
 def _usable(comm: Any) -> bool:
-    if not hasattr(comm, "Get_attr"):
+    if not hasattr(comm, "Is_inter") or isinstance(comm, type):
         raise TypeError(f"comm must be a communicator such as mpi4py.MPI.COMM_WORLD, found {type(comm).__name__}")
     if not comm:
         raise ValueError("comm is COMM_NULL: it was freed, or this rank is not a member of the group it was made for")
@@ -197,12 +203,13 @@ def _make(comm: Any, timeout: float | None) -> State:
     if not _keyvals:
         _keyvals.append(MPI.Comm.Create_keyval(delete_fn=_free))
     made = State(comm)
-    comm.Set_attr(_keyvals[0], made)  # before it is open: a state that broke meanwhile stays, and says so
-    try:
-        made.open(comm, timeout)
-    except BaseException as error:
-        made.retire(error)
-        raise
+    with made.lock:
+        comm.Set_attr(_keyvals[0], made)  # before it is open: a state that broke meanwhile stays, and says so
+        try:
+            made.open(comm, timeout)
+        except BaseException as error:
+            made.retire(error)
+            raise
     return made
 
 

@@ -34,7 +34,7 @@ class Given(NamedTuple):
     in_place: bool
 
 
-def source(sendbuf: Any, recvbuf: Any) -> Array:
+def source(sendbuf: Any, recvbuf: Any, located: bool) -> Array:
     """Return what this rank contributes, as an array.
 
     Raises
@@ -44,12 +44,13 @@ def source(sendbuf: Any, recvbuf: Any) -> Array:
     ValueError
         ``MPI.IN_PLACE`` without a receive buffer, or an integer that does not fit into int64.
     """
-    if isinstance(sendbuf, np.ndarray) and not isinstance(sendbuf, np.ma.MaskedArray):
+    if type(sendbuf) is np.ndarray:
         return sendbuf
     if _is_in_place(sendbuf):
         if recvbuf is None:
             raise ValueError("sendbuf is MPI.IN_PLACE, so recvbuf must be the array to reduce; found None")
-        return source(recvbuf, None)
+        first = recvbuf[0] if located and isinstance(recvbuf, (tuple, list)) and recvbuf else recvbuf
+        return source(first, None, located)
     if hasattr(sendbuf, "__cuda_array_interface__"):
         raise TypeError(f"arrays in GPU memory are not supported, found {type(sendbuf).__name__}; copy it to the host")
     if isinstance(sendbuf, np.ma.MaskedArray):
@@ -82,6 +83,8 @@ def pair(source: Array, sendbuf: Any, recvbuf: Any, result: DType, located: bool
     if len(given) != len(types):
         raise TypeError("the result is a pair (values, ranks): recvbuf must be None or a pair of arrays")
     targets = tuple(_target(buffer, source, dtype) for buffer, dtype in zip(given, types, strict=True))
+    if len(targets) > 1 and np.may_share_memory(targets[0], targets[1]):
+        raise ValueError("the arrays for values and ranks share memory; expected separate ones")
     if recvbuf is sendbuf or _is_in_place(sendbuf):
         return Given(source, targets, True)
     same = [_same(source, target) for target in targets]  # all are looked at, since it refuses a partial overlap
@@ -131,9 +134,9 @@ def _is_in_place(buffer: Any) -> bool:
 
 
 def _target(buffer: Any, source: Array, dtype: DType) -> Array:
-    array = buffer if isinstance(buffer, np.ndarray) else _from_memory(buffer)
-    if isinstance(array, np.ma.MaskedArray):
+    if isinstance(buffer, np.ma.MaskedArray):
         raise TypeError("recvbuf is a masked array; pass a plain one")
+    array = np.asarray(buffer) if isinstance(buffer, np.ndarray) else _from_memory(buffer)
     if array.dtype != dtype and array.dtype.newbyteorder("=") != dtype.newbyteorder("="):
         raise TypeError(
             f"recvbuf has dtype {array.dtype}, expected {dtype}, the result type for an input of {source.dtype}"
@@ -142,11 +145,19 @@ def _target(buffer: Any, source: Array, dtype: DType) -> Array:
         raise ValueError(f"recvbuf has shape {array.shape}, expected {source.shape}, the shape of sendbuf")
     if not array.flags.writeable:
         raise ValueError("recvbuf is read-only; expected a writable array")
-    if 0 in array.strides and any(
-        step == 0 and length > 1 for step, length in zip(array.strides, array.shape, strict=True)
-    ):
-        raise ValueError("recvbuf has elements that share memory (a stride of 0); expected an array without")
+    if not array.flags.c_contiguous and _overlaps_itself(array):
+        raise ValueError("recvbuf has elements that share memory; expected an array without")
     return array
+
+
+def _overlaps_itself(array: Array) -> bool:
+    """Return whether two elements share memory, or may, as far as the strides tell."""
+    reach = array.itemsize
+    for step, length in sorted((abs(step), length) for step, length in zip(array.strides, array.shape, strict=True)):
+        if length > 1 and step < reach:
+            return bool(array.size)
+        reach += step * (length - 1)
+    return False
 
 
 def _from_memory(buffer: Any) -> Array:

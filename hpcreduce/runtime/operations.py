@@ -42,7 +42,7 @@ class Operation(NamedTuple):
     ----------
     name : str
     combine : callable
-        ``combine(a, b, out=out)`` stores ``a op b``; `out` may be `a` or `b`.
+        ``combine(a, b, out=out)`` stores ``a op b``; `out` is `a`, and `b` may be lost.
     kinds : str
         The kinds of dtype that the operation takes (NumPy's letters; bfloat16 counts as ``f``).
     work, result : str
@@ -72,11 +72,16 @@ class Operation(NamedTuple):
         return self.work == "pair"
 
     def fold(self, target: Array, landed: Array, side: str) -> None:
-        """Reduce `landed` into `target` from the given side."""
+        """Reduce `landed`, which is lost, into `target` from the given side.
+
+        The output is always the first operand: NumPy may swap the operands of a sum depending on which one it is, and
+        then two ranks that combine the same values would differ in the bits of a NaN.
+        """
         if side == RIGHT:
             self.combine(target, landed, out=target)
         else:
-            self.combine(landed, target, out=target)
+            self.combine(landed, target, out=landed)
+            np.copyto(target, landed)
 
     def types(self, dtype: DType) -> tuple[DType, DType]:
         """Return the work and the result type for arrays of `dtype`, or raise TypeError."""
@@ -188,7 +193,7 @@ def resolve(op: Any) -> Operation:
             raise ValueError(f"unknown op {op!r}; expected one of {', '.join(OPERATIONS)}") from None
     if type(op).__module__.startswith("mpi4py") or hasattr(op, "Reduce_local"):
         return _from_mpi(op)
-    if op in (builtins.sum, builtins.max, builtins.min):
+    if any(op is builtin for builtin in (builtins.sum, builtins.max, builtins.min)):
         raise TypeError(f"op is the Python function {op.__name__}; write op={op.__name__!r}")
     if callable(op):
         return _from_callable(op)
@@ -205,11 +210,8 @@ def _from_mpi(op: Any) -> Operation:
         raise ValueError(f"op {op} does not reduce; expected one of {', '.join(OPERATIONS)} or an MPI.Op of your own")
 
     def combine(a: Array, b: Array, out: Array) -> None:
-        if out is a:  # Reduce_local leaves its result in its second argument
-            b = b.copy()
-        op.Reduce_local(a, b)
-        if out is a:
-            np.copyto(a, b)
+        op.Reduce_local(a, b)  # leaves its result in its second argument
+        np.copyto(out, b)
 
     return Operation("user-defined MPI.Op", combine, "biufc", library=op, commutative=op.Is_commutative())
 

@@ -19,10 +19,13 @@ PATIENCE = 15.0  # seconds that a failing rank waits for the others to end the s
 faulthandler.enable()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config):
     from mpi4py import MPI
 
     config.agreement = MPI.COMM_WORLD.Dup()
+    if config.agreement.rank > 0:
+        config.option.xmlpath = None
 
 
 @pytest.hookimpl(trylast=True)
