@@ -19,6 +19,7 @@ from hpcreduce.selection import forbids
 pytestmark = pytest.mark.mpi
 ALGORITHMS = ["auto", *hpcreduce.ALGORITHMS]
 OWN = [name for name, row in hpcreduce.ALGORITHMS.items() if row.rounds]
+ORDERED = [name for name in OWN if hpcreduce.ALGORITHMS[name].keeps_order]
 allreduce = functools.partial(hpcreduce.allreduce, timeout=60)
 every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
 
@@ -388,7 +389,7 @@ def concatenated(size, count):
     return functools.reduce(concatenate, [digits(rank, count) for rank in range(size)])
 
 
-@pytest.mark.parametrize("algorithm", ["auto", "tree"])
+@pytest.mark.parametrize("algorithm", ["auto", *ORDERED])
 def test_callable_keeps_rank_order(comm, algorithm):
     size = comm.size
     for count, segment in ((1, None), (10, None), (10, 8), (1009, 100), (300_000, None)):
@@ -404,7 +405,7 @@ def multiply(a, b):
     return a.real * b.real + 1j * (a.real * b.imag + a.imag)
 
 
-@pytest.mark.parametrize("algorithm", ["auto", "tree"])
+@pytest.mark.parametrize("algorithm", ["auto", *ORDERED])
 def test_callable_matrix_product(comm, algorithm):
     index = np.arange(5)
     matrices = [(2 - (rank + index) % 2) + 1j * (rank + 1 + index) for rank in range(comm.size)]
@@ -436,7 +437,7 @@ def add_buffers(a, b, datatype):
     b += a
 
 
-@pytest.mark.parametrize("algorithm", ["auto", "tree", "mpi"])
+@pytest.mark.parametrize("algorithm", ["auto", "mpi", *ORDERED])
 def test_user_defined_op_keeps_rank_order(comm, algorithm):
     op = MPI.Op.Create(concatenate_buffers, commute=False)
     for count in (1, 10, 1009, 300_000):
@@ -457,10 +458,12 @@ def test_user_defined_op_that_commutes(comm, algorithm):
     op.Free()
 
 
-def test_ring_refuses_what_does_not_commute(comm):
+def test_refusal_of_what_does_not_commute(comm):
     op = MPI.Op.Create(concatenate_buffers, commute=False)
-    for given in (op, concatenate):
-        with pytest.raises(ValueError, match=r"ring.*not commutative"):
-            allreduce(comm, digits(comm.rank, 4), op=given, algorithm="ring")
+    assert "ring" not in ORDERED
+    for algorithm in set(OWN) - set(ORDERED):
+        for given in (op, concatenate):
+            with pytest.raises(ValueError, match=rf"{algorithm}.*not commutative"):
+                allreduce(comm, digits(comm.rank, 4), op=given, algorithm=algorithm)
     op.Free()
     assert allreduce(comm, 1) == comm.size
