@@ -22,7 +22,7 @@ from hpcreduce.runtime.operations import Array, DType, Operation
 BLOCK = 1 << 20
 """Elements that are read at a time."""
 
-_READ_ERRORS = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, NotImplementedError)
+_READ_ERRORS = (MemoryError, OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, NotImplementedError)
 
 
 class Member(NamedTuple):
@@ -149,7 +149,10 @@ def fold(
     step: Callable[[], None],
 ) -> Array:
     """Reduce arrays to one of type `work` and the given shape, block by block; `step` is called after each."""
-    result = np.empty(shape, work)
+    try:
+        result = np.empty(shape, work)
+    except (MemoryError, ValueError):
+        raise FileError(f"{members[0]}: there is not enough memory for an array of shape {shape}") from None
     fresh = True
     for member in members:
         try:

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import click
+import numpy as np
 
 import hpcreduce
 from hpcreduce.commands import console, info, quick, reduce, validate
@@ -26,6 +27,7 @@ from hpcreduce.errors import HpcreduceError
 from hpcreduce.runtime import launch
 
 PROGRAM = "python -m hpcreduce"
+TERMINATED = 128 + signal.SIGTERM
 
 
 @click.group(
@@ -51,9 +53,12 @@ main.add_command(info.info_command)
 def run(arguments: Sequence[str]) -> int:
     """Run the command line on this rank and return its exit status."""
     quiet = launch.rank(os.environ) > 0
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that partial files are removed
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))  # so that partial files are removed
     try:
-        with contextlib.redirect_stdout(io.StringIO()) if quiet else contextlib.nullcontext():
+        with (
+            contextlib.redirect_stdout(io.StringIO()) if quiet else contextlib.nullcontext(),
+            np.errstate(all="ignore"),
+        ):
             return int(main.main(list(arguments), prog_name=PROGRAM, standalone_mode=False) or 0)
     except click.ClickException as error:
         return _refuse(error.format_message(), 2 if isinstance(error, click.UsageError) else 1)
@@ -62,7 +67,10 @@ def run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         return _end_job("interrupted", 128 + signal.SIGINT)
     except SystemExit as error:
-        return _end_job("terminated", int(error.code or 0))
+        reason = "terminated" if error.code == TERMINATED else "the reader of stdout has gone"  # so says click
+        return _end_job(reason, int(error.code or 0))
+    except MemoryError as error:
+        return _end_job(f"not enough memory: {error}", 1)
     except BrokenPipeError:
         return _end_job("the reader of stdout has gone", 1)
     except Exception as error:

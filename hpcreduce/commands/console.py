@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -103,17 +104,41 @@ def write_json(console: Console, document: object, path: str) -> None:
 
 @contextlib.contextmanager
 def whole_file(path: str) -> Iterator[Any]:
-    """Open a file for writing bytes that gets its name only when all is written."""
-    partial = f"{path}.{os.getpid()}.part"
-    try:
-        with open(partial, "xb") as file:
+    """Open a file for writing bytes that gets its name only when all is written; a pipe or device is just written to.
+
+    Until then the file has no name at all, where the file system can do that, so that not even a kill leaves a part.
+    """
+    path = os.path.realpath(path)
+    if os.path.isdir(path):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if os.path.exists(path) and not os.path.isfile(path):
+        with open(path, "wb") as file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
+        return
+    partial = f"{path}.{os.getpid()}.part"
+    file = _open_unnamed(os.path.dirname(path))
+    unnamed = file is not None
+    if file is None:
+        file = open(partial, "xb")  # noqa: SIM115
+    try:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+        if unnamed:
+            os.link(f"/proc/self/fd/{file.fileno()}", partial, src_dir_fd=file.fileno())  # the folder makes it follow
         os.replace(partial, path)
     finally:
-        with contextlib.suppress(OSError):
-            os.unlink(partial)
+        for tidy in file.close, lambda: os.unlink(partial):
+            with contextlib.suppress(OSError):
+                tidy()
+
+
+def _open_unnamed(folder: str) -> Any:
+    """Open a file without a name in `folder`, or return `None` where there is no such thing."""
+    try:
+        return open(os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o666), "w+b")
+    except (AttributeError, OSError):
+        return None
 
 
 def on_terminal() -> bool:
@@ -156,6 +181,10 @@ class Names(click.ParamType[list[str]]):
         return names
 
 
+MOST = 1_000_000_000
+"""Elements of the largest array that is validated."""
+
+
 class Counts(click.ParamType[list[int]]):
     """A comma-separated list of element counts."""
 
@@ -168,4 +197,7 @@ class Counts(click.ParamType[list[int]]):
         texts = [text.strip() for text in value.split(",")]
         if not all(text.isascii() and text.isdigit() for text in texts):
             self.fail(f"{value!r} is not a list of whole numbers from 0 on, such as 0,1,100", param, ctx)
+        for text in texts:
+            if len(text) > len(str(MOST)) or int(text) > MOST:
+                self.fail(f"the count {text[:20]} is too large, at most {MOST} elements are validated", param, ctx)
         return [int(text) for text in texts]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -40,7 +38,7 @@ def reduce_command(files: tuple[str, ...], op: str, output: str, axis: int | Non
         groups = _groups(console, files, member, by_name, axis)
         with console.progress("reducing") as progress:
             results = _reduce(console, groups, OPERATIONS[op], axis, progress)
-            _write(console, file, results, by_name)
+            _write(console, output, file, results, by_name)
         with console.told(output):
             stack.close()
     arrays = sum(len(group.members) for group in groups)
@@ -56,8 +54,6 @@ def _open_output(console: Console, stack: contextlib.ExitStack, output: str) -> 
     file = None
     with console.told(output):
         if console.first:
-            if os.path.isdir(output):
-                raise IsADirectoryError(errno.EISDIR, "it is a folder")
             file = stack.enter_context(whole_file(output))
     return file
 
@@ -115,8 +111,8 @@ def _reduce(
         array, errors = None, []
         try:
             array = arrayfiles.fold(share, group.shape, operation, work, axis, step) if share else None
-        except (FileError, MemoryError) as error:
-            errors.append(str(error) or f"{group.members[0]}: not enough memory for an array of shape {group.shape}")
+        except FileError as error:
+            errors.append(str(error))
         console.agree(errors)
         busy = min(comm.size, len(group.members))
         if busy not in communicators:
@@ -129,9 +125,9 @@ def _reduce(
         yield group.name, array
 
 
-def _write(console: Console, file: Any, results: Iterator[tuple[str, Any]], by_name: bool) -> None:
+def _write(console: Console, output: str, file: Any, results: Iterator[tuple[str, Any]], by_name: bool) -> None:
     """Let rank 0 write what all ranks reduce together."""
-    with console.told(file.name if file else ""):
+    with console.told(output):
         try:
             if console.first:
                 arrayfiles.write(file, results, by_name)

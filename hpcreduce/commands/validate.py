@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import click
 
 from hpcreduce.algorithms import ALGORITHMS
 from hpcreduce.commands.console import Console, Counts, Names, write_json
 from hpcreduce.measure import samples
-from hpcreduce.measure.validate import REFERENCE, Report, validate
+from hpcreduce.measure.validate import QUICK_DTYPES, REFERENCE, Report, validate
 from hpcreduce.runtime.operations import OPERATIONS
+
+_HELP = {
+    "algorithms": f"Of auto, {', '.join(ALGORITHMS)}; by default all.",
+    "ops": f"Of {', '.join(OPERATIONS)}; by default all.",
+    "dtypes": f"Of {', '.join(samples.NAMES)}; by default {', '.join(QUICK_DTYPES)}.",
+}
 
 
 @click.command("validate")
-@click.option("--algorithms", type=Names("algorithm", lambda: ["auto", *ALGORITHMS]), help="By default all.")
-@click.option("--ops", type=Names("op", lambda: list(OPERATIONS)), help="By default all.")
-@click.option("--dtypes", type=Names("dtype", lambda: list(samples.dtypes())), help="By default a quick set.")
+@click.option("--algorithms", type=Names("algorithm", lambda: ["auto", *ALGORITHMS]), help=_HELP["algorithms"])
+@click.option("--ops", type=Names("op", lambda: list(OPERATIONS)), help=_HELP["ops"])
+@click.option("--dtypes", type=Names("dtype", lambda: list(samples.dtypes())), help=_HELP["dtypes"])
 @click.option("--counts", type=Counts(), help="Numbers of elements; by default 0, 1, p-1, p, p+1 and primes.")
 @click.option("--full", is_flag=True, help="All dtypes and more counts.")
 @click.option("--json", "json_path", metavar="FILE|-", help="Write the findings as JSON.")
@@ -30,7 +37,8 @@ def validate_command(
 ) -> int:
     """Validate the algorithms on these ranks.
 
-    Algorithm x op x dtype x count, in place and out of place, against exact arithmetic and MPI_Allreduce.
+    Algorithm x op x dtype x count, in place and out of place, against exact arithmetic and MPI_Allreduce. Lists are
+    separated by commas.
     """
     console = Console()
     with console.progress("validating") as progress:
@@ -45,7 +53,8 @@ def validate_command(
         )
     if json_path:
         failures = [dataclasses.asdict(failure) for failure in report.failures]
-        write_json(console, report._asdict() | {"failures": failures}, json_path)
+        worst = {name: ulp if math.isfinite(ulp) else None for name, ulp in report.worst_ulp.items()}
+        write_json(console, report._asdict() | {"failures": failures, "worst_ulp": worst}, json_path)
     if json_path != "-":
         show(console, report)
     return 1 if report.failures or not report.cases else 0

@@ -17,19 +17,24 @@ _BITWISE = {"band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor
 _EXTREME = ("max", "min", "nanmax", "nanmin", "maxloc", "minloc")
 
 
+_PLAIN = (
+    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 longdouble "
+    "complex64 complex128 clongdouble >i4 >f8"
+)
+NAMES = (*_PLAIN.split(" "), "datetime64", "timedelta64", "bfloat16")
+"""Names of the kinds of array that are validated."""
+
+
 def dtypes() -> dict[str, DType]:
-    """Name -> dtype of every kind of array that is validated."""
-    names = (
-        "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 longdouble "
-        "complex64 complex128 clongdouble >i4 >f8"
-    )
-    table = {name: np.dtype(name) for name in names.split()}
-    table |= {"datetime64": np.dtype("M8[us]"), "timedelta64": np.dtype("m8[us]")}
+    """Name -> dtype; bfloat16 is missing where ml_dtypes is."""
+    special: dict[str, Any] = {"datetime64": "M8[us]", "timedelta64": "m8[us]"}
     try:
-        import ml_dtypes
+        from ml_dtypes import bfloat16
+
+        special["bfloat16"] = bfloat16
     except ImportError:
-        return table
-    return table | {"bfloat16": np.dtype(ml_dtypes.bfloat16)}
+        special["bfloat16"] = None
+    return {name: np.dtype(kind) for name in NAMES if (kind := special.get(name, name)) is not None}
 
 
 def applies(op: str, dtype: DType) -> bool:

@@ -94,8 +94,8 @@ class _Findings:
                     in_place=in_place,
                     rank=self.rank,
                     index=index,
-                    expected=str(wanted),
-                    found=str(found),
+                    expected=" ".join(str(wanted).split()),
+                    found=" ".join(str(found).split()),
                     against=against,
                 )
             )
@@ -263,7 +263,7 @@ def _measure_error(comm: Any, dtype: DType, algorithms: Sequence[str], timeout: 
             (found,) = _call(comm, group, inputs[comm.rank], algorithm, False, timeout, findings)
             findings.digests.append((algorithm, group, False, _digest([found])))
         error = [math.fsum([*map(float, values), -float(sum_)]) for *values, sum_ in zip(*inputs, found, strict=True)]
-        ulp = np.abs(error) / np.spacing(found).astype(float)
+        ulp = np.nan_to_num(np.abs(error) / np.spacing(found).astype(float), nan=np.inf)
         findings.ulp[algorithm] = max(findings.ulp.get(algorithm, 0.0), float(ulp.max()))
         if (worst := int(ulp.argmax())) >= 0 and not ulp[worst] <= comm.size - 1:
             bound = f"an error of at most {comm.size - 1} ulp"

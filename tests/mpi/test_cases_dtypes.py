@@ -22,8 +22,19 @@ ALGORITHMS = ["auto", *hpcreduce.ALGORITHMS]
 OWN = [name for name, row in hpcreduce.ALGORITHMS.items() if row.rounds]
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
 allreduce = functools.partial(hpcreduce.allreduce, timeout=60)
-every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
-own_algorithms = pytest.mark.parametrize("algorithm", ["auto", *OWN])
+
+
+def for_each(algorithms):
+    """Run a test for one algorithm after the other, which takes less time than a test for each."""
+
+    def decorate(test):
+        def run(comm):
+            for algorithm in algorithms:
+                test(comm, algorithm)
+
+        return run
+
+    return decorate
 
 
 def takes(algorithm, op, dtype):
@@ -40,7 +51,7 @@ def wrapped(numbers, dtype):
     return [(number + low) % (1 << bits) - low for number in numbers]
 
 
-@every_algorithm
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_op_on_every_dtype(comm, algorithm):
     for op, (name, dtype) in itertools.product(hpcreduce.OPERATIONS, samples.dtypes().items()):
         if samples.applies(op, dtype) and takes(algorithm, op, dtype):
@@ -52,7 +63,7 @@ def test_every_op_on_every_dtype(comm, algorithm):
                 assert samples.same(found, want).all(), f"{op} of {name}"
 
 
-@every_algorithm
+@for_each(ALGORITHMS)
 def test_D01_bools(comm, algorithm):
     """A sum of bools counts, in int64; logical operations and extremes stay bool."""
     size, rank = comm.size, comm.rank
@@ -72,7 +83,7 @@ def test_D01_bools(comm, algorithm):
             assert result.dtype == dtype and result.tolist() == values, op
 
 
-@every_algorithm
+@for_each(ALGORITHMS)
 def test_D02_small_integers_wrap(comm, algorithm):
     """As NumPy's do, in whatever order they are added."""
     for dtype in INTEGERS:
@@ -85,7 +96,7 @@ def test_D02_small_integers_wrap(comm, algorithm):
                 assert result.dtype == dtype and result.tolist() == wrapped(exact, dtype), f"{op} of {dtype}"
 
 
-@every_algorithm
+@for_each(ALGORITHMS)
 def test_D03_byte_order(comm, algorithm):
     """Foreign byte order of input, output and both; without an output the result has the input's type."""
     index = np.arange(7)
@@ -104,7 +115,7 @@ def test_D03_byte_order(comm, algorithm):
         assert (out == comm.size * total).all(), letter
 
 
-@own_algorithms
+@for_each(["auto", *OWN])
 def test_D03_byte_order_of_times_and_pairs(comm, algorithm):
     mine = (np.arange(5) + comm.rank).astype(">M8[s]")
     result = allreduce(comm, mine, op="max", algorithm=algorithm)
@@ -114,7 +125,7 @@ def test_D03_byte_order_of_times_and_pairs(comm, algorithm):
     assert ranks.tolist() == [comm.size - 1] * 5
 
 
-@every_algorithm
+@for_each(ALGORITHMS)
 def test_D04_half_precision(comm, algorithm):
     """Sums are rounded once: 2048 + 1 + 1 is 2050, though 2048 + 1 is 2048 in float16."""
     index = np.arange(9)
@@ -128,7 +139,7 @@ def test_D04_half_precision(comm, algorithm):
     assert ones.dtype == np.float16 and ones.tolist() == [comm.size * (comm.size + 1) / 2] * 4
 
 
-@every_algorithm
+@for_each(ALGORITHMS)
 def test_D04_bfloat16(comm, algorithm):
     ml_dtypes = pytest.importorskip("ml_dtypes")
     index = np.arange(9)
@@ -144,7 +155,7 @@ def test_D04_bfloat16(comm, algorithm):
         assert result[index != 4].astype(int).tolist() == index[index != 4].tolist()
 
 
-@every_algorithm
+@for_each(ALGORITHMS)
 def test_D05_complex(comm, algorithm):
     """Sums, products and means are right; an order that does not exist is refused."""
     index = np.arange(5)
@@ -171,7 +182,7 @@ REFUSED = {
 }
 
 
-@every_algorithm
+@for_each(ALGORITHMS)
 def test_D07_types_that_are_no_numbers(comm, algorithm):
     for mine in REFUSED.values():
         for op in ("sum", "max", "land", "maxloc", lambda a, b: a):
@@ -188,7 +199,7 @@ def test_D07_dates_have_no_sum(comm):
             allreduce(comm, np.zeros(3, "M8[us]"), op=op)
 
 
-@every_algorithm
+@for_each(ALGORITHMS)
 def test_D09_integers_of_every_width(comm, algorithm):
     """Small values and values of half the range, of each width and of each C type with that width."""
     for letter in "bBhHiIlLqQ":
@@ -205,7 +216,7 @@ def test_D09_integers_of_every_width(comm, algorithm):
             assert result.dtype == dtype and result.tolist() == [best(column) for column in zip(*each, strict=True)]
 
 
-@every_algorithm
+@for_each(ALGORITHMS)
 def test_D13_read_only_input(comm, algorithm):
     total = comm.size * np.arange(6) + comm.size * (comm.size - 1) / 2
     mine = np.arange(6.0) + comm.rank
@@ -218,7 +229,7 @@ def test_D13_read_only_input(comm, algorithm):
     assert allreduce(comm, frozen, algorithm=algorithm).tolist() == [comm.size * (comm.size - 1) / 2] * 4
 
 
-@every_algorithm
+@for_each(ALGORITHMS)
 def test_D13_read_only_output(comm, algorithm):
     out = np.arange(6.0) + comm.rank
     before = out.copy()
@@ -230,7 +241,7 @@ def test_D13_read_only_output(comm, algorithm):
     assert allreduce(comm, comm.rank, algorithm=algorithm) == comm.size * (comm.size - 1) // 2
 
 
-@every_algorithm
+@for_each(ALGORITHMS)
 def test_D15_lists_are_added_not_joined(comm, algorithm):
     size, rank = comm.size, comm.rank
     ranks = size * (size - 1) // 2
@@ -255,7 +266,7 @@ LIBRARY_NAMES = {op: row.library for op, row in hpcreduce.OPERATIONS.items() if 
 ALIASES = {f"{long}_{short}": f"{long[0]}{short}" for long in ("logical", "bitwise") for short in ("and", "or", "xor")}
 
 
-@every_algorithm
+@for_each(ALGORITHMS)
 def test_D16_every_name_means_its_operation(comm, algorithm):
     """Values 2 and 3: as a name, as the library's constant and as a NumPy name."""
     size, rank = comm.size, comm.rank
@@ -288,7 +299,7 @@ def test_D16_every_name_means_its_operation(comm, algorithm):
         assert allreduce(comm, values[rank], op=op, algorithm=algorithm).tolist() == wanted[plain]
 
 
-@own_algorithms
+@for_each(["auto", *OWN])
 def test_dates(comm, algorithm):
     """Extremes of dates; NaT propagates, or is left out by nanmax and nanmin."""
     day = np.datetime64("2024-02-28", "D")
@@ -307,7 +318,7 @@ def test_dates(comm, algorithm):
         assert np.isnat(result[3]) if comm.size == 1 else result[3] == wanted
 
 
-@own_algorithms
+@for_each(["auto", *OWN])
 def test_durations(comm, algorithm):
     mine = (np.arange(6) * 2 + comm.rank * 2).astype("m8[ms]")
     wanted = np.arange(6) * 2 * comm.size + comm.size * (comm.size - 1)
@@ -325,7 +336,7 @@ def test_durations(comm, algorithm):
     assert type(scalar) is np.timedelta64 and scalar == np.timedelta64(comm.size * (comm.size - 1) // 2, "s")
 
 
-@every_algorithm
+@for_each(ALGORITHMS)
 def test_longdouble_keeps_its_digits(comm, algorithm):
     if np.finfo(np.longdouble).nmant <= 52:
         pytest.skip("longdouble is float64 here")
@@ -338,7 +349,7 @@ def test_longdouble_keeps_its_digits(comm, algorithm):
     assert type(scalar) is np.longdouble and scalar == wanted[0]
 
 
-@every_algorithm
+@for_each(ALGORITHMS)
 def test_buffers_that_are_no_arrays(comm, algorithm):
     """``array.array`` and memoryview, as input, output and in place."""
     total = [float(comm.size * place + comm.size * (comm.size - 1) // 2) for place in range(5)]
@@ -357,7 +368,7 @@ def test_buffers_that_are_no_arrays(comm, algorithm):
         assert list(flags) == [(1 << comm.size) - 1, 0, 1]
 
 
-@every_algorithm
+@for_each(ALGORITHMS)
 def test_memory_that_is_not_aligned(comm, algorithm):
     base, out = bytearray(8 * 6 + 1), bytearray(8 * 6 + 1)
     mine, target = (np.frombuffer(memory, np.float64, offset=1) for memory in (base, out))
@@ -369,8 +380,8 @@ def test_memory_that_is_not_aligned(comm, algorithm):
     assert (mine == target).all() and base[0] == out[0] == 0
 
 
-@every_algorithm
 @pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
+@for_each(ALGORITHMS)
 def test_subclasses_of_arrays(comm, algorithm):
     """A slice of a matrix is a matrix, which must not reach the algorithms; a mapped file is plain memory."""
     wanted = comm.size * np.arange(12.0).reshape(2, 6) + comm.size * (comm.size - 1) / 2

@@ -1,0 +1,79 @@
+"""Tests of the command line, from outside: each starts ``scripts/launch.sh N python ...`` and looks at what comes back.
+
+PATH=ENVIRONMENT/bin:$PATH python -m pytest tests/cli
+"""
+
+import pytest
+from launching import HPCREDUCE, LAUNCH, Job, Server, decent
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """An empty folder whose name has a space; commands run in it."""
+    path = tmp_path / "a folder"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def start(folder):
+    """Start a command and return the Job."""
+    jobs = []
+
+    def start(*command, **options):
+        jobs.append(Job(command, **{"cwd": folder} | options))
+        return jobs[-1]
+
+    yield start
+    for job in jobs:
+        job.end()
+        job.process.wait(10)
+
+
+@pytest.fixture
+def mpirun(start):
+    """Run a command on ranks and return the Result: ``mpirun(4, "python", "-c", ...)``."""
+
+    def mpirun(ranks, *command, timeout=60, **options):
+        return start(LAUNCH, ranks, *command, **options).wait(timeout)
+
+    return mpirun
+
+
+@pytest.fixture
+def cli(start, mpirun):
+    """Run the command line on ranks (0: without mpirun) and return the Result: ``cli(4, "validate")``."""
+
+    def cli(ranks, *arguments, timeout=60, **options):
+        if ranks == 0:
+            return decent(start(*HPCREDUCE, *arguments, **options).wait(timeout))
+        return decent(mpirun(ranks, *HPCREDUCE, *arguments, timeout=timeout, **options))
+
+    return cli
+
+
+@pytest.fixture(scope="session")
+def servers(tmp_path_factory):
+    """Rank count -> Server, for the whole session."""
+    servers = {}
+
+    def server(ranks):
+        if ranks not in servers or servers[ranks].job.process.poll() is not None:
+            servers[ranks] = Server(ranks, tmp_path_factory.mktemp(f"server of {ranks}"))
+        return servers[ranks]
+
+    yield server
+    for each in servers.values():
+        if each.job.process.poll() is None:
+            each.tell(None)
+        each.job.wait(20)
+
+
+@pytest.fixture
+def many(servers, folder):
+    """Run command lines on ranks that are there already, and return a `Said` for each: ``many(3, [["info"], ...])``."""
+
+    def many(ranks, commands, timeout=120):
+        return servers(ranks).ask(commands, folder, timeout)
+
+    return many
