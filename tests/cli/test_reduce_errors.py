@@ -182,7 +182,8 @@ def test_misfit_fails_before_data_are_read(cli, good):
 
 def test_H14_output_that_cannot_be_written(many, cli, good):
     (good / "place.npy").mkdir()
-    paths = {"no/such/out.npy": "No such", "a.npy/out.npy": "Not a directory", "place.npy": "directory", "/proc/a.npz": ""}
+    paths = {"no/such/out.npy": "No such", "a.npy/out.npy": "Not a directory", "place.npy": "directory"}
+    paths["/proc/a.npz"] = ""
     found = many(3, [[*COMMAND, path, "a.npz" if path.endswith("z") else "a.npy"] for path in paths])
     for said, (path, word) in zip(found, paths.items(), strict=True):
         refused_by_all(said, 1, path, word)

@@ -6,6 +6,7 @@ import inspect
 import pkgutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +23,7 @@ MODULES = [
 def test_importing_needs_no_mpi(module):
     program = f"""
 import sys
+from pathlib import Path
 sys.modules["mpi4py"] = None  # importing it raises
 import {module}
 heavy = [name for name in ("mpi4py.MPI", "cupy", "rich", "torch", "ml_dtypes", "matplotlib") if name in sys.modules]
@@ -42,6 +44,13 @@ def test_every_public_name_has_a_docstring(name):
     for public, value in vars(module).items():
         if not public.startswith("_") and getattr(value, "__module__", None) == name and callable(value):
             assert inspect.getdoc(value), f"{name}.{public}"
+
+
+def test_the_readme_is_true():
+    readme = Path(__file__).parents[2] / "README.md"
+    assert doctest.testfile(str(readme), module_relative=False).failed == 0
+    for name in ALGORITHMS:
+        assert f"| `{name}` |" in readme.read_text()
 
 
 def test_public_interface_documents_parameters_returns_and_errors():
