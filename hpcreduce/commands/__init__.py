@@ -15,6 +15,7 @@ import io
 import os
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,6 +28,8 @@ from hpcreduce.errors import HpcreduceError
 from hpcreduce.runtime import launch
 
 PROGRAM = "python -m hpcreduce"
+PATIENCE = 2.0
+"""Seconds that other ranks give rank 0 to print, where there is no MPI library to wait with."""
 TERMINATED = 128 + signal.SIGTERM
 
 
@@ -86,8 +89,11 @@ def _refuse(message: str, status: int) -> int:
     if rank == 0:
         hint = f"\nTry '{PROGRAM} --help'." if status == 2 else ""
         click.echo(f"hpcreduce: error: {message}{hint}", err=True)
+    # Leave after rank 0 has printed: some launchers end the job at the first rank that fails.
     if mpi:
-        mpi.COMM_WORLD.Barrier()  # or the launcher ends rank 0 before it has printed
+        mpi.COMM_WORLD.Barrier()
+    elif rank > 0:
+        time.sleep(PATIENCE)
     return status
 
 

@@ -46,7 +46,7 @@ class Row(NamedTuple):
     ratio_to_mpi: float
 
 
-def compare(comm: Any, algorithms: Sequence[str], nbytes: int, *, budget: float = 3.0) -> list[Row]:
+def compare(comm: Any, algorithms: Sequence[str], nbytes: int, *, budget: float = 2.0) -> list[Row]:
     """Time float64 sums in place of `nbytes` bytes; collective.
 
     Parameters
