@@ -14,6 +14,7 @@ from hpcreduce.errors import (
     ProofError,
 )
 from hpcreduce.runtime.operations import OPERATIONS
+from hpcreduce.runtime.plan import Plan
 
 __version__ = "0.1.0"
 
@@ -24,6 +25,7 @@ __all__ = [
     "CollectiveTimeoutError",
     "HpcreduceError",
     "LaunchError",
+    "Plan",
     "ProofError",
     "__version__",
     "allreduce",
