@@ -218,4 +218,6 @@ def write(file: BinaryIO, results: Iterator[tuple[str, Array]], by_name: bool) -
 def _reason(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
+    if "mmap length" in str(error) or isinstance(error, (EOFError, zipfile.BadZipFile)):
+        return f"the file is damaged or cut short ({error or type(error).__name__})"
     return (str(error).strip() or type(error).__name__).splitlines()[0]

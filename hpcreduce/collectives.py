@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from typing import Any
 
 from hpcreduce.runtime import agreement, buffers, operations
@@ -220,7 +221,7 @@ def _prepare(
 
 
 def _check_timeout(timeout: float) -> None:
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
+    if isinstance(timeout, bool) or not isinstance(timeout, numbers.Real):
         raise TypeError(f"timeout must be a number of seconds, found {timeout!r}")
     if not timeout > 0:
         raise ValueError(f"timeout must be above 0 seconds, found {timeout!r}")

@@ -27,7 +27,7 @@ NETWORK_SEGMENT = 64 << 10
 LONGEST_SEGMENT = 1 << 30
 """Bytes that no message exceeds."""
 
-WINDOW = 3
+WINDOW = 2
 """Receives posted ahead."""
 
 
@@ -83,10 +83,10 @@ def forbids(row: Algorithm, operation: Operation, work: np.dtype[Any]) -> str:
     """Return why the row's restrictions forbid it, or an empty string."""
     if not (row.keeps_order or operation.commutative):
         return f"combines ranks out of order, and op {operation.name!r} is not commutative"
-    if row.pairs and isinstance(operation.library, str) and work.char not in row.pairs.get(operation.name, ""):
-        return f"does not give our meaning of op {operation.name!r} on {work}"
     if row.rounds is None and not operation.library:
         return f"cannot run op {operation.name!r}"
+    if row.pairs and isinstance(operation.library, str) and work.char not in row.pairs.get(operation.name, ""):
+        return f"does not give our meaning of op {operation.name!r} on {work}"
     return ""
 
 

@@ -14,8 +14,10 @@ if ! command -v mpirun >/dev/null; then
     exit 1
 fi
 options=()
-if mpirun --version 2>&1 | grep -qi "open mpi\|openrte\|prrte"; then
-    options=(--oversubscribe)
-    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-fi
+case $(mpirun --version 2>&1) in
+    *"Open MPI"* | *OpenRTE* | *PRRTE* | *prterun*)
+        options=(--oversubscribe)
+        export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+        ;;
+esac
 exec mpirun "${options[@]}" -n "$ranks" "$@"

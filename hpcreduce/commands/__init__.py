@@ -29,7 +29,7 @@ from hpcreduce.runtime import launch
 
 PROGRAM = "python -m hpcreduce"
 PATIENCE = 2.0
-"""Seconds that other ranks give rank 0 to print, where there is no MPI library to wait with."""
+"""Seconds that other ranks give rank 0 to print, where they share no MPI world to wait in."""
 TERMINATED = 128 + signal.SIGTERM
 
 
@@ -64,7 +64,10 @@ def run(arguments: Sequence[str]) -> int:
         ):
             return int(main.main(list(arguments), prog_name=PROGRAM, standalone_mode=False) or 0)
     except click.ClickException as error:
-        return _refuse(error.format_message(), 2 if isinstance(error, click.UsageError) else 1)
+        if not isinstance(error, click.UsageError):
+            return _refuse(error.format_message(), 1)
+        command = error.ctx.command_path if error.ctx else PROGRAM
+        return _refuse(f"{error.format_message()}\nTry '{command} --help'.", 2)
     except HpcreduceError as error:
         return _refuse(str(error), 1)
     except (KeyboardInterrupt, click.Abort):
@@ -87,10 +90,9 @@ def _refuse(message: str, status: int) -> int:
         mpi = console.load_mpi()
     rank = mpi.COMM_WORLD.rank if mpi and mpi.COMM_WORLD.size > 1 else launch.rank(os.environ)
     if rank == 0:
-        hint = f"\nTry '{PROGRAM} --help'." if status == 2 else ""
-        click.echo(f"hpcreduce: error: {message}{hint}", err=True)
+        click.echo(f"hpcreduce: error: {message}", err=True)
     # Leave after rank 0 has printed: some launchers end the job at the first rank that fails.
-    if mpi:
+    if mpi and mpi.COMM_WORLD.size > 1:
         mpi.COMM_WORLD.Barrier()
     elif rank > 0:
         time.sleep(PATIENCE)

@@ -70,7 +70,9 @@ def show(console: Console, report: Report) -> None:
             f"validation: {report.cases} cases on {ranks}, 0 failures; all equal to exact arithmetic and to {REFERENCE}"
         )
     else:
-        console.out(f"validation: {report.cases} cases on {ranks}, {len(report.failures)} failures")
+        console.out(
+            f"validation: {report.cases} cases on {ranks}, {len(report.failures)} failures, counted on each rank"
+        )
         for failure in report.failures[:20]:
             console.out(f"  {failure}")
         if len(report.failures) > 20:

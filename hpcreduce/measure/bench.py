@@ -57,7 +57,7 @@ def compare(comm: Any, algorithms: Sequence[str], nbytes: int, *, budget: float 
     nbytes : int
         Size of the array in bytes.
     budget : float
-        Seconds to spend, as far as three repetitions allow.
+        Seconds to spend, as far as five repetitions allow.
 
     Returns
     -------
@@ -76,7 +76,7 @@ def compare(comm: Any, algorithms: Sequence[str], nbytes: int, *, budget: float 
         for name, call in contenders.items()
     }
     calls = max(1, min(50, round(1e-3 / max(min(first.values()), 1e-6))))
-    turns = max(3, min(15, int(budget / (calls * sum(first.values()))))) | 1
+    turns = max(5, min(15, int(budget / (calls * sum(first.values()))))) | 1
     times: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(turns):
         for name, call in contenders.items():
@@ -160,11 +160,11 @@ def table(rows: Sequence[Row], chosen: Callable[[int], str]) -> Iterator[str]:
     yield f"{'size':>9}  {'algorithm':<20}{'time':>11}{'bus bandwidth':>16}{'speed vs mpi':>14}"
     for nbytes in dict.fromkeys(row.nbytes for row in rows):
         group = [row for row in rows if row.nbytes == nbytes]
-        fastest = min(group, key=lambda row: row.seconds)
+        fastest = min(group, key=lambda row: row.ratio_to_mpi)
         for row in group:
             size = format_bytes(nbytes) if row is group[0] else ""
             marks = (" <- fastest" if row is fastest else "") + (" (auto)" if row.algorithm == chosen(nbytes) else "")
-            bandwidth = f"{row.busbw / 1e9:.3f} GB/s" if row.busbw else "-"
+            bandwidth = f"{row.busbw / 1e9:#.3g} GB/s" if row.busbw else "-"
             yield (
                 f"{size:>9}  {row.algorithm:<20}{format_seconds(row.seconds):>11}{bandwidth:>16}"
                 f"{1 / row.ratio_to_mpi:>13.2f}x{marks}"

@@ -260,7 +260,7 @@ def _measure_error(comm: Any, dtype: DType, algorithms: Sequence[str], timeout: 
             assert reference is not None
             found = reference
         else:
-            (found,) = _call(comm, group, inputs[comm.rank], algorithm, False, timeout, findings)
+            (found,) = _call(comm, group, inputs[comm.rank].copy(), algorithm, False, timeout, findings)
             findings.digests.append((algorithm, group, False, _digest([found])))
         error = [math.fsum([*map(float, values), -float(sum_)]) for *values, sum_ in zip(*inputs, found, strict=True)]
         ulp = np.nan_to_num(np.abs(error) / np.spacing(found).astype(float), nan=np.inf)

@@ -137,8 +137,13 @@ class State:
         if self.broken:
             raise BrokenCommunicatorError(
                 f"rank {self.rank}: this communicator cannot be used any more, since an earlier operation was "
-                f"interrupted ({self.broken}); go on with a duplicate, made by all ranks (comm.Dup())"
+                f"interrupted ({self.broken}); go on with {self._way_out()}"
             )
+
+    def _way_out(self) -> str:
+        if hasattr(self, "nodes"):
+            return "a duplicate, made by all ranks (comm.Dup())"
+        return "a duplicate of another communicator: MPI is still busy duplicating this one"
 
     @contextlib.contextmanager
     def claimed(self) -> Iterator[None]:

@@ -22,7 +22,7 @@ Progress: TypeAlias = Callable[[], int]
 SPINS = 20
 """Tests before the first yield."""
 
-GRACE = 300e-6
+GRACE = 50e-6
 """Seconds without progress before the first nap."""
 
 
