@@ -164,7 +164,7 @@ def table(rows: Sequence[Row], chosen: Callable[[int], str]) -> Iterator[str]:
         for row in group:
             size = format_bytes(nbytes) if row is group[0] else ""
             marks = (" <- fastest" if row is fastest else "") + (" (auto)" if row.algorithm == chosen(nbytes) else "")
-            bandwidth = f"{row.busbw / 1e9:#.3g} GB/s" if row.busbw else "-"
+            bandwidth = format_rate(row.busbw) if row.busbw else "-"
             yield (
                 f"{size:>9}  {row.algorithm:<20}{format_seconds(row.seconds):>11}{bandwidth:>16}"
                 f"{1 / row.ratio_to_mpi:>13.2f}x{marks}"
@@ -181,6 +181,18 @@ def format_bytes(nbytes: int) -> str:
         if nbytes >= 1 << shift:
             return f"{nbytes / (1 << shift):g} {unit}"
     return f"{nbytes} B"
+
+
+def format_rate(rate: float) -> str:
+    """Return the rate, given in bytes per second, with three digits.
+
+    >>> format_rate(2.471e9), format_rate(64.0e6), format_rate(1234.0)
+    ('2.47 GB/s', '64.0 MB/s', '1.23 kB/s')
+    """
+    for unit, scale in ("GB/s", 1e9), ("MB/s", 1e6):
+        if rate >= scale:
+            return f"{rate / scale:#.3g} {unit}"
+    return f"{rate / 1e3:#.3g} kB/s"
 
 
 def format_seconds(seconds: float) -> str:
