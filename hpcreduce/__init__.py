@@ -4,6 +4,8 @@ Ring and tree all-reduce written on mpi4py's point-to-point messages and validat
 package neither needs an MPI library nor starts MPI.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from hpcreduce.algorithms import ALGORITHMS
 from hpcreduce.collectives import allreduce, allreduce_init, iallreduce
 from hpcreduce.errors import (
@@ -16,6 +18,9 @@ from hpcreduce.errors import (
 from hpcreduce.runtime.operations import OPERATIONS
 from hpcreduce.runtime.plan import Plan
 
+if TYPE_CHECKING:
+    from hpcreduce.intracomm import Intracomm
+
 __version__ = "0.1.0"
 
 __all__ = [
@@ -24,6 +29,7 @@ __all__ = [
     "BrokenCommunicatorError",
     "CollectiveTimeoutError",
     "HpcreduceError",
+    "Intracomm",
     "LaunchError",
     "Plan",
     "ProofError",
@@ -32,3 +38,12 @@ __all__ = [
     "allreduce_init",
     "iallreduce",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is a subclass of mpi4py's on first use, since that starts MPI."""
+    if name != "Intracomm":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from hpcreduce.intracomm import Intracomm
+
+    return Intracomm

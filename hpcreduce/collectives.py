@@ -8,11 +8,15 @@ from typing import Any
 
 from hpcreduce.runtime import agreement, buffers, operations
 from hpcreduce.runtime.agreement import Call, State
+from hpcreduce.runtime.buffers import Given
 from hpcreduce.runtime.operations import DType, Operation
 from hpcreduce.runtime.plan import Plan
 from hpcreduce.runtime.program import compile_rounds
 from hpcreduce.runtime.stream import Stream
 from hpcreduce.selection import check_types, choose
+
+REUSED = 4 << 10
+"""Bytes up to which it is faster to copy an array into a prepared one than to tell the library of it."""
 
 
 def allreduce(
@@ -84,7 +88,7 @@ def allreduce(
         mean = hpcreduce.allreduce(MPI.COMM_WORLD, gradient, op="mean")
         hpcreduce.allreduce(MPI.COMM_WORLD, MPI.IN_PLACE, array, algorithm="ring")
     """
-    return _plan(comm, sendbuf, recvbuf, op, algorithm, segment, timeout).run()
+    return run(*_checked(comm, sendbuf, recvbuf, op, algorithm, segment, timeout), sendbuf, recvbuf, timeout)
 
 
 def iallreduce(
@@ -124,7 +128,7 @@ def iallreduce(
         compute()
         mean = handle.Wait()
     """
-    plan = _plan(comm, sendbuf, recvbuf, op, algorithm, segment, timeout)
+    plan = Plan(*_checked(comm, sendbuf, recvbuf, op, algorithm, segment, timeout), sendbuf, recvbuf, timeout)
     plan.Start()
     return plan
 
@@ -164,10 +168,11 @@ def allreduce_init(
                 plan.Start()
                 plan.Wait()
     """
-    return _plan(comm, sendbuf, recvbuf, op, algorithm, segment, timeout, persistent=True)
+    checked = _checked(comm, sendbuf, recvbuf, op, algorithm, segment, timeout, keep=False)
+    return Plan(*checked, sendbuf, recvbuf, timeout).persist()
 
 
-def _plan(
+def _checked(
     comm: Any,
     sendbuf: Any,
     recvbuf: Any,
@@ -175,52 +180,74 @@ def _plan(
     algorithm: str,
     segment: int | None,
     timeout: float | None,
-    persistent: bool = False,
-) -> Plan:
-    """Check the arguments, and bind the buffers to a prepared call."""
+    keep: bool = True,
+) -> tuple[State, Call, Operation, Given]:
+    """Check the arguments, and return what a `Plan` of them is made of."""
     if timeout is not None:
-        _check_timeout(timeout)
+        check_timeout(timeout)
     state = agreement.state(comm, timeout)
     operation = operations.resolve(op)
-    check_types(algorithm, segment)
     source = buffers.source(sendbuf, recvbuf, operation.locates)
-    shape, dtype = source.shape, source.dtype
-
-    def prepare() -> Call:
-        return _prepare(state, operation, shape, dtype, algorithm, segment)
-
-    key = ("allreduce", shape, dtype, operation.name, operation.commutative, algorithm, segment)
-    call = prepare() if persistent else state.call(key, prepare)
+    if segment is not None or type(algorithm) is not str:
+        check_types(algorithm, segment)  # before the look-up: 1, 1.0 and True are equal keys
+    call = known(state, operation, source.shape, source.dtype, algorithm, segment) if keep else None
+    if call is None:
+        call = prepare(state, operation, source.shape, source.dtype, algorithm, segment, keep)
     given = buffers.pair(source, sendbuf, recvbuf, call.result, operation.locates)
-    number = None
-    if persistent:
-        state.plans += 1
-        number = state.plans
-    return Plan(state, call, operation, given, sendbuf, recvbuf, timeout, number)
+    return state, call, operation, given
 
 
-def _prepare(
+def run(
+    state: State, call: Call, operation: Operation, given: Given, sendbuf: Any, recvbuf: Any, timeout: float | None
+) -> Any:
+    """Run a prepared call on these buffers, and return its result."""
+    if call.plan:
+        return call.plan.rerun(given, sendbuf, recvbuf, timeout)
+    return Plan(state, call, operation, given, sendbuf, recvbuf, timeout).run()
+
+
+def known(
     state: State,
     operation: Operation,
     shape: tuple[int, ...],
     dtype: DType,
     algorithm: str,
     segment: int | None,
+) -> Call | None:
+    """Return what is prepared for such a call already, if it is not in use."""
+    return state.call((shape, dtype, operation.name, operation.commutative, algorithm, segment))
+
+
+def prepare(
+    state: State,
+    operation: Operation,
+    shape: tuple[int, ...],
+    dtype: DType,
+    algorithm: str,
+    segment: int | None,
+    keep: bool,
 ) -> Call:
+    """Prepare such a call, to be kept for others like it or for one plan."""
     work, result = operation.types(dtype)
     count = math.prod(shape)
     choice = choose(algorithm, segment, operation, work, count, state.nodes)
     row = choice.algorithm
-    stream = None
-    if row.rounds is not None:
-        program = compile_rounds(row.rounds(state.rank, state.size, count), choice.segment)
-        stream = Stream(state.comm, program, work, choice.window)
     mark = agreement.fingerprint("allreduce", operation.name, dtype.str, shape, row.name, choice.segment)
     text = f"allreduce(op {operation.name}, dtype {dtype}, shape {shape}, algorithm {row.name})"
-    return Call(work, result, choice, mark, stream, text)
+    if row.rounds is not None:
+        program = compile_rounds(row.rounds(state.rank, state.size, count), choice.segment)
+        call = Call(work, result, choice, mark, Stream(state.comm, program, work, choice.window), None, text)
+    else:
+        call = Call(work, result, choice, mark, None, operations.predefined(operation), text)
+        if keep and call.op and count * work.itemsize <= REUSED:
+            call = call._replace(plan=Plan.reusable(state, call, operation, count))
+    if keep:
+        state.keep((shape, dtype, operation.name, operation.commutative, algorithm, segment), call)
+    return call
 
 
-def _check_timeout(timeout: float) -> None:
+def check_timeout(timeout: float) -> None:
+    """Raise if this is no time-out."""
     if isinstance(timeout, bool) or not isinstance(timeout, numbers.Real):
         raise TypeError(f"timeout must be a number of seconds, found {timeout!r}")
     if not timeout > 0:

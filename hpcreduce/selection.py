@@ -73,7 +73,7 @@ def choose(
         name, reason = _automatic(operation, work, count * work.itemsize, len(nodes))
         row = ALGORITHMS[name]
     else:
-        row, reason = _named(algorithm), "asked for"
+        row, reason = named(algorithm), "asked for"
         if refusal := forbids(row, operation, work):
             raise ValueError(f"algorithm {algorithm!r} {refusal}; use algorithm='auto'")
     return Choice(row, _elements(segment, work, count, nodes), WINDOW, reason)
@@ -98,7 +98,8 @@ def check_types(algorithm: object, segment: object) -> None:
         raise TypeError(f"segment must be a whole number of bytes, found {segment!r}")
 
 
-def _named(algorithm: str) -> Algorithm:
+def named(algorithm: str) -> Algorithm:
+    """Return the row of that name, or raise ValueError."""
     if algorithm not in ALGORITHMS:
         raise ValueError(f"unknown algorithm {algorithm!r}; expected auto, {', '.join(ALGORITHMS)}")
     return ALGORITHMS[algorithm]

@@ -9,13 +9,13 @@ Rules that hold here:
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import threading
+import weakref
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable
 from typing import Any, NamedTuple
 
 from hpcreduce.algorithms import ALGORITHMS
@@ -31,7 +31,9 @@ CALLS = 64
 """Kinds of call that are kept prepared per communicator, the least recently used is dropped."""
 
 _kept_alive: list[Any] = []  # requests and buffers of interrupted operations: the library may still write to them
-_keyvals: list[int] = []
+_running: list[int] = []  # the key of our attribute, while MPI runs
+_kinds: set[type] = set()  # types known to be communicators without a state of their own
+_states: weakref.WeakSet[State] = weakref.WeakSet()
 
 
 class Call(NamedTuple):
@@ -45,8 +47,12 @@ class Call(NamedTuple):
         32 bits of what the ranks must agree on.
     stream : Stream or None
         None where the library's own call runs it.
+    op : mpi4py.MPI.Op or None
+        What that call is given; `None` for an operation of the user's own, which belongs to one call only.
     text : str
         The call in words.
+    plan : Plan or None
+        For small arrays that the library reduces: a persistent plan that takes all calls of this kind in turn.
     """
 
     work: Any
@@ -54,7 +60,9 @@ class Call(NamedTuple):
     choice: Choice
     fingerprint: int
     stream: Stream | None
+    op: Any
     text: str
+    plan: Any = None
 
     def __str__(self) -> str:
         return self.text
@@ -62,7 +70,7 @@ class Call(NamedTuple):
     def stale(self) -> bool:
         """Whether the stream is in flight, or the table has another algorithm under this name by now."""
         row = self.choice.algorithm
-        return (self.stream is not None and self.stream.busy) or ALGORITHMS.get(row.name) is not row
+        return self.stream is not None and (self.stream.busy or ALGORITHMS.get(row.name) is not row)
 
 
 class State:
@@ -77,14 +85,24 @@ class State:
         Node of each rank, numbered in order of first appearance.
     timeout : float
         Default time-out in seconds.
+    in_place : object
+        ``MPI.IN_PLACE``.
+    opened : bool
+        The communicator is duplicated: all ranks have come to its first call.
+    closed : str
+        Why it is gone: it was freed, or MPI was finalized. Empty while it can be used.
+    plans : int
+        Persistent plans made so far.
+    holders : set
+        What holds requests of the library that must be freed before MPI ends; has ``release()``.
     """
 
     def __init__(self, comm: Any) -> None:
         self.timeout = default_timeout()
-        self.broken = ""
+        self.opened, self.closed, self.broken = False, "", ""
         self.calls: OrderedDict[Hashable, Call] = OrderedDict()
-        self.sequence = 0
-        self.plans = 0  # persistent plans made so far
+        self.sequence = self.plans = 0
+        self.holders: weakref.WeakSet[Any] = weakref.WeakSet()
         self.lock = threading.Lock()  # held by the one thread that is in a call
         self.rank, self.size = comm.rank, comm.size
 
@@ -92,12 +110,36 @@ class State:
         """Duplicate `comm` and exchange the node map; collective."""
         from mpi4py import MPI
 
-        self.comm, request = comm.Idup()
-        self._wait(request, "MPI_Comm_idup", timeout)
-        self.comm.Set_errhandler(MPI.ERRORS_RETURN)
-        upper_bound: Any = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)  # Open MPI tells it of this communicator only
-        self._mask = (1 << ((upper_bound + 1).bit_length() - 1)) - 1
-        self.nodes = self._node_map(MPI.Get_processor_name(), timeout)
+        self.in_place = MPI.IN_PLACE
+        plain = MPI.Intracomm(comm)  # a duplicate has the type of what is duplicated
+        self.enter()
+        try:
+            self.comm, request = plain.Idup()
+            self._wait(request, "MPI_Comm_idup", timeout)
+            self.comm.Set_errhandler(MPI.ERRORS_RETURN)
+            upper_bound: Any = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)  # Open MPI tells it of this communicator only
+            self._mask = (1 << ((upper_bound + 1).bit_length() - 1)) - 1
+            self.nodes = self._node_map(MPI.Get_processor_name(), timeout)
+            self.opened = True
+        except BaseException as error:
+            self.retire(error)
+            raise
+        finally:
+            self.lock.release()
+
+    def close(self, reason: str) -> None:
+        """Refuse new calls; operations in flight may still be waited for."""
+        self.closed = reason
+        self.calls.clear()
+        for holder in list(self.holders):
+            holder.release()
+
+    def free(self) -> None:
+        """Give the duplicate back, once nothing is in flight and unless messages of a failed operation may be."""
+        busy = any(operation.state is self for operation in wait.in_flight)
+        if self.opened and not busy and not self.broken:
+            self.opened = False
+            self.comm.Free()
 
     def _node_map(self, host: str, timeout: float | None) -> tuple[int, ...]:
         mine = hashlib.blake2b(host.encode(), digest_size=8).digest()
@@ -108,15 +150,20 @@ class State:
         known = {name: number for number, name in enumerate(dict.fromkeys(names))}
         return tuple(known[name] for name in names)
 
-    def call(self, key: Hashable, prepare: Callable[[], Call]) -> Call:
-        """Return what is kept under `key` if it is still true and not in use, or prepare it."""
+    def call(self, key: Hashable) -> Call | None:
+        """Return what is kept under `key`, if it is still true and not in use."""
         call = self.calls.get(key)
-        if call is None or call.stale():
-            call = self.calls[key] = prepare()
-            if len(self.calls) > CALLS:
-                self.calls.popitem(last=False)
+        if call is None or (call.stream is not None and call.stale()):
+            return None
         self.calls.move_to_end(key)
         return call
+
+    def keep(self, key: Hashable, call: Call) -> None:
+        """Keep a prepared call, and drop the one that was not used for longest if they are too many."""
+        self.calls[key] = call
+        self.calls.move_to_end(key)
+        if len(self.calls) > CALLS:
+            self.calls.popitem(last=False)
 
     def next_tag(self, fingerprint: int) -> int:
         """Return the tag of the messages of the next collective, which all ranks should describe alike."""
@@ -128,29 +175,38 @@ class State:
         return tag(fingerprint, sequence, self._mask)
 
     def check(self) -> None:
-        """Raise if a call is going on, or one was cut off."""
+        """Raise if the communicator is gone, a call is going on, or one was cut off."""
+        if self.closed:
+            raise ValueError(f"rank {self.rank}: {self.closed}")
         if self.lock.locked():
-            raise HpcreduceError(
-                f"rank {self.rank}: a call on this communicator is going on, in another thread or around this one; "
-                "use a communicator per thread (comm.Dup())"
-            )
+            raise self._in_use()
         if self.broken:
-            raise BrokenCommunicatorError(
-                f"rank {self.rank}: this communicator cannot be used any more, since an earlier operation was "
-                f"interrupted ({self.broken}); go on with {self._way_out()}"
-            )
+            raise self._is_broken()
 
-    def _way_out(self) -> str:
-        if hasattr(self, "nodes"):
-            return "a duplicate, made by all ranks (comm.Dup())"
-        return "a duplicate of another communicator: MPI is still busy duplicating this one"
+    def enter(self) -> None:
+        """Claim the communicator for a call; whoever claims it releases `lock`."""
+        if not self.lock.acquire(False):
+            raise self._in_use()
+        if self.broken:
+            self.lock.release()
+            raise self._is_broken()
 
-    @contextlib.contextmanager
-    def claimed(self) -> Iterator[None]:
-        """Hold the communicator during a call, or raise as `check`."""
-        self.check()
-        with self.lock:
-            yield
+    def _in_use(self) -> HpcreduceError:
+        return HpcreduceError(
+            f"rank {self.rank}: a call on this communicator is going on, in another thread or around this one; "
+            "use a communicator per thread (comm.Dup())"
+        )
+
+    def _is_broken(self) -> BrokenCommunicatorError:
+        way_out = (
+            "a duplicate, made by all ranks (comm.Dup())"
+            if self.opened
+            else "a duplicate of another communicator: MPI is still busy duplicating this one"
+        )
+        return BrokenCommunicatorError(
+            f"rank {self.rank}: this communicator cannot be used any more, since an earlier operation was "
+            f"interrupted ({self.broken}); go on with {way_out}"
+        )
 
     def _wait(self, request: Any, what: str, timeout: float | None, *buffers: Any) -> None:
         """Wait for a request that opens the communicator."""
@@ -179,49 +235,70 @@ def state(comm: Any, timeout: float | None = None) -> State:
     TypeError
         `comm` is not a communicator.
     ValueError
-        `comm` is COMM_NULL, freed, or an intercommunicator.
+        `comm` is COMM_NULL, freed, or an intercommunicator, or MPI is finalized.
     BrokenCommunicatorError, HpcreduceError
         An earlier call on it was cut off, or one is going on.
     """
-    found = comm.Get_attr(_keyvals[0]) if _keyvals and _usable(comm) else None
-    if found is None:
-        found = _make(comm, timeout)
-    else:
+    found: State | None = comm.Get_attr(_running[0]) if type(comm) in _kinds and _running and comm else None
+    return opened(attached(comm) if found is None else found, comm, timeout)
+
+
+def opened(found: State, comm: Any, timeout: float | None) -> State:
+    """Return the state, ready for a call; opening it is collective. Raises as `state`."""
+    if not found.opened or found.broken or found.closed:
         found.check()
+        found.open(comm, timeout)
     return found
 
 
-def _usable(comm: Any) -> bool:
-    if not hasattr(comm, "Is_inter") or isinstance(comm, type):
-        raise TypeError(f"comm must be a communicator such as mpi4py.MPI.COMM_WORLD, found {type(comm).__name__}")
+def attached(comm: Any) -> State:
+    """Return the state of `comm`, and attach one first if it has none; not collective. Raises as `state`."""
+    known: State | None = getattr(comm, "_state", None)
+    if known is not None:  # an `Intracomm` must not touch a handle that was freed
+        return known
+    if type(comm) not in _kinds:
+        _check_kind(comm)
     if not comm:
         raise ValueError("comm is COMM_NULL: it was freed, or this rank is not a member of the group it was made for")
-    return True
+    if not _running:
+        _begin()
+    found: State | None = comm.Get_attr(_running[0])
+    if found is None:
+        if comm.Is_inter():
+            raise ValueError("comm is an intercommunicator; expected an intracommunicator (comm.Merge() makes one)")
+        found = State(comm)
+        comm.Set_attr(_running[0], found)
+        _states.add(found)
+    return found
 
 
-def _make(comm: Any, timeout: float | None) -> State:
+def _check_kind(comm: Any) -> None:
+    if not hasattr(comm, "Is_inter") or isinstance(comm, type):
+        raise TypeError(f"comm must be a communicator such as mpi4py.MPI.COMM_WORLD, found {type(comm).__name__}")
+    if not hasattr(comm, "_state"):
+        _kinds.add(type(comm))
+
+
+def _begin() -> None:
+    """Prepare for states; raise ValueError if MPI is not running."""
     from mpi4py import MPI
 
-    _usable(comm)
-    if comm.Is_inter():
-        raise ValueError("comm is an intercommunicator; expected an intracommunicator (comm.Merge() makes one)")
-    if not _keyvals:
-        _keyvals.append(MPI.Comm.Create_keyval(delete_fn=_free))
-    made = State(comm)
-    with made.lock:
-        comm.Set_attr(_keyvals[0], made)  # before it is open: a state that broke meanwhile stays, and says so
-        try:
-            made.open(comm, timeout)
-        except BaseException as error:
-            made.retire(error)
-            raise
-    return made
+    if not MPI.Is_initialized() or MPI.Is_finalized():
+        raise ValueError("MPI is not running: it was finalized, or not initialized yet")
+    _running.append(MPI.Comm.Create_keyval(delete_fn=_close))
+    at_end = MPI.Comm.Create_keyval(delete_fn=_close_all)
+    MPI.COMM_SELF.Set_attr(at_end, None)  # deleting it is the first thing that MPI_Finalize does
 
 
-def _free(comm: Any, keyval: int, found: State) -> None:
-    found.calls.clear()
-    if not found.broken:
-        found.comm.Free()
+def _close(comm: Any, keyval: int, found: State) -> None:
+    found.close("comm was freed; go on with another communicator")
+    found.free()
+
+
+def _close_all(comm: Any, keyval: int, nothing: None) -> None:
+    _running.clear()
+    for found in list(_states):
+        found.close("MPI was finalized")
 
 
 def fingerprint(*description: Hashable) -> int:

@@ -76,50 +76,63 @@ def pair(source: Array, sendbuf: Any, recvbuf: Any, result: DType, located: bool
     ValueError
         One that is read-only, of another shape, or overlaps the send buffer partly.
     """
-    types = (result, RANK) if located else (result,)
     if recvbuf is None:
-        return Given(source, tuple(np.empty(source.shape, dtype) for dtype in types), False)
-    given = recvbuf if located and isinstance(recvbuf, (tuple, list)) else (recvbuf,)
-    if len(given) != len(types):
+        types = (result, RANK) if located else (result,)
+        return Given(source, tuple([np.empty(source.shape, dtype) for dtype in types]), False)
+    if located:
+        return _pair_of_two(source, sendbuf, recvbuf, result)
+    target = _target(recvbuf, source, result)
+    in_place = recvbuf is sendbuf or _is_in_place(sendbuf) or _same(source, target)
+    return Given(source, (target,), in_place)
+
+
+def _pair_of_two(source: Array, sendbuf: Any, recvbuf: Any, result: DType) -> Given:
+    """Check a receive buffer for values and ranks."""
+    if not isinstance(recvbuf, (tuple, list)) or len(recvbuf) != 2:
         raise TypeError("the result is a pair (values, ranks): recvbuf must be None or a pair of arrays")
-    targets = tuple(_target(buffer, source, dtype) for buffer, dtype in zip(given, types, strict=True))
-    if len(targets) > 1 and np.may_share_memory(targets[0], targets[1]):
+    values, ranks = _target(recvbuf[0], source, result), _target(recvbuf[1], source, RANK)
+    if np.may_share_memory(values, ranks):
         raise ValueError("the arrays for values and ranks share memory; expected separate ones")
-    if recvbuf is sendbuf or _is_in_place(sendbuf):
-        return Given(source, targets, True)
-    same = [_same(source, target) for target in targets]  # all are looked at, since it refuses a partial overlap
-    return Given(source, targets, any(same))
+    same = [_same(source, values), _same(source, ranks)]  # both are looked at, since it refuses a partial overlap
+    return Given(source, (values, ranks), recvbuf is sendbuf or _is_in_place(sendbuf) or any(same))
 
 
-def room(given: Given, work: DType) -> Array:
-    """Return the array that is to be reduced, one-dimensional and of type `work`: the target's memory, or a new one."""
+def room(given: Given, work: DType) -> tuple[Array, bool]:
+    """Return a one-dimensional array of type `work` to reduce in, and whether it is the target's own memory."""
     target = given.targets[0]
-    fits = target.dtype == work and target.flags.c_contiguous and target.flags.aligned
-    return target.reshape(-1) if fits else np.empty(given.source.size, work)
+    if target.dtype is work or target.dtype == work:
+        flags = target.flags
+        if flags.c_contiguous and flags.aligned:
+            return target.reshape(-1), True
+    return np.empty(given.source.size, work), False
+
+
+def sendable(given: Given, work: DType) -> bool:
+    """Whether the library can read the contribution where it is."""
+    source = given.source
+    return not given.in_place and source.dtype is work and source.flags.c_contiguous and source.flags.aligned
 
 
 def fill(array: Array, given: Given, rank: int) -> None:
-    """Put this rank's contribution into the array, unless it is there."""
+    """Put this rank's contribution into the array."""
     source = given.source
+    shaped = array if source.ndim == 1 else array.reshape(source.shape)
     if array.dtype.names:
-        pairs = array.reshape(source.shape)
-        pairs["value"], pairs["rank"] = source, rank
-    elif not (given.in_place and np.may_share_memory(array, source)):
-        np.copyto(array.reshape(source.shape), source, casting="unsafe")
+        shaped["value"], shaped["rank"] = source, rank
+    else:
+        shaped[...] = source
 
 
 def store(array: Array, given: Given) -> None:
-    """Put the reduced array into the targets, unless it is their memory."""
-    fields = [array[name] for name in array.dtype.names] if array.dtype.names else [array]
-    for field, target in zip(fields, given.targets, strict=True):
-        if not np.may_share_memory(field, target):
-            np.copyto(target, field.reshape(target.shape), casting="unsafe")
+    """Put the reduced array into the targets."""
+    names = array.dtype.names
+    for index, target in enumerate(given.targets):
+        field = array[names[index]] if names else array
+        target[...] = field if target.ndim == 1 else field.reshape(target.shape)
 
 
-def returned(given: Given, sendbuf: Any, recvbuf: Any) -> Any:
-    """Return the receive buffer, or the targets in the sender's own kind: arrays, NumPy scalars or Python numbers."""
-    if recvbuf is not None:
-        return recvbuf
+def returned(given: Given, sendbuf: Any) -> Any:
+    """Return the targets in the sender's own kind: arrays, NumPy scalars or Python numbers."""
     if isinstance(sendbuf, np.generic):
         values = tuple(target[()] for target in given.targets)
     elif isinstance(sendbuf, (bool, int, float, complex)):
@@ -134,18 +147,17 @@ def _is_in_place(buffer: Any) -> bool:
 
 
 def _target(buffer: Any, source: Array, dtype: DType) -> Array:
-    if isinstance(buffer, np.ma.MaskedArray):
-        raise TypeError("recvbuf is a masked array; pass a plain one")
-    array = np.asarray(buffer) if isinstance(buffer, np.ndarray) else _from_memory(buffer)
-    if array.dtype != dtype and array.dtype.newbyteorder("=") != dtype.newbyteorder("="):
+    array = buffer if type(buffer) is np.ndarray else _from_memory(buffer)
+    if array.dtype is not dtype and array.dtype != dtype and array.dtype.newbyteorder("=") != dtype.newbyteorder("="):
         raise TypeError(
             f"recvbuf has dtype {array.dtype}, expected {dtype}, the result type for an input of {source.dtype}"
         )
     if array.shape != source.shape:
         raise ValueError(f"recvbuf has shape {array.shape}, expected {source.shape}, the shape of sendbuf")
-    if not array.flags.writeable:
+    flags = array.flags
+    if not flags.writeable:
         raise ValueError("recvbuf is read-only; expected a writable array")
-    if not array.flags.c_contiguous and _overlaps_itself(array):
+    if not flags.c_contiguous and _overlaps_itself(array):
         raise ValueError("recvbuf has elements that share memory; expected an array without")
     return array
 
@@ -161,6 +173,10 @@ def _overlaps_itself(array: Array) -> bool:
 
 
 def _from_memory(buffer: Any) -> Array:
+    if isinstance(buffer, np.ma.MaskedArray):
+        raise TypeError("recvbuf is a masked array; pass a plain one")
+    if isinstance(buffer, np.ndarray):
+        return np.asarray(buffer)
     try:
         return np.asarray(memoryview(buffer))
     except (TypeError, ValueError):

@@ -97,6 +97,13 @@ class Operation(NamedTuple):
         return _rule(self.work, kind, work), _rule(self.result, kind, dtype)
 
 
+def predefined(operation: Operation) -> Any:
+    """Return the ``MPI.Op`` constant of the operation, `None` for an operation of the user's own."""
+    from mpi4py import MPI
+
+    return getattr(MPI, operation.library) if isinstance(operation.library, str) else None
+
+
 def divide(work: Array, size: int) -> None:
     """Divide the sums in `work` by the number of ranks, in place."""
     if work.dtype.kind == "c":  # part by part: dividing complex numbers rounds more than once
@@ -191,7 +198,7 @@ def resolve(op: Any) -> Operation:
             return OPERATIONS[_ALIASES.get(op, op)]
         except KeyError:
             raise ValueError(f"unknown op {op!r}; expected one of {', '.join(OPERATIONS)}") from None
-    if type(op).__module__.startswith("mpi4py") or hasattr(op, "Reduce_local"):
+    if hasattr(op, "Reduce_local") or type(op).__module__.startswith("mpi4py"):
         return _from_mpi(op)
     if any(op is builtin for builtin in (builtins.sum, builtins.max, builtins.min)):
         raise TypeError(f"op is the Python function {op.__name__}; write op={op.__name__!r}")
@@ -200,12 +207,17 @@ def resolve(op: Any) -> Operation:
     raise TypeError(f"op must be a name, an MPI.Op or a callable of two arrays, found {type(op).__name__}")
 
 
+_by_handle: dict[int, Operation] = {}  # predefined operations have fixed handles
+
+
 def _from_mpi(op: Any) -> Operation:
+    if type(op).__name__ == "Op" and (found := _by_handle.get(op.handle)):
+        return found
     from mpi4py import MPI
 
-    for name in _PREDEFINED:
-        if op == getattr(MPI, OPERATIONS[name].library):
-            return OPERATIONS[name]
+    if not _by_handle:
+        _by_handle.update({getattr(MPI, OPERATIONS[name].library).handle: OPERATIONS[name] for name in _PREDEFINED})
+        return _from_mpi(op)
     if not isinstance(op, MPI.Op) or op in (MPI.OP_NULL, MPI.REPLACE, MPI.NO_OP):
         raise ValueError(f"op {op} does not reduce; expected one of {', '.join(OPERATIONS)} or an MPI.Op of your own")
 

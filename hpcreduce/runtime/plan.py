@@ -10,13 +10,17 @@ Rules that hold here:
 
 from __future__ import annotations
 
+from threading import get_ident
 from types import TracebackType
 from typing import Any
+
+import numpy as np
 
 from hpcreduce.runtime import agreement, buffers, operations, wait
 from hpcreduce.runtime.agreement import Call, State
 from hpcreduce.runtime.buffers import Given
 from hpcreduce.runtime.operations import Operation
+from hpcreduce.runtime.wait import in_flight
 
 
 class Plan:
@@ -30,7 +34,17 @@ class Plan:
     ----------
     active : bool
         The operation is started and not seen complete.
+    state : State
+        What belongs to its communicator.
     """
+
+    active = False
+    _source: Any = None  # the send buffer, where the library reads it itself
+    _request: Any = None
+    _persistent = False  # the request is one of the library's persistent ones
+    _failure: BaseException | None = None
+    _starts = 0
+    _mark: int | None = None  # a persistent plan's own fingerprint: ranks may start plans in any order
 
     def __init__(
         self,
@@ -41,25 +55,35 @@ class Plan:
         sendbuf: Any,
         recvbuf: Any,
         timeout: float | None,
-        number: int | None = None,
     ) -> None:
-        self.active = False
-        self._state, self._call, self._operation, self._given = state, call, operation, given
-        self._buffers = sendbuf, recvbuf
+        self.state, self._call, self._operation, self._stream = state, call, operation, call.stream
+        self._given, self._sendbuf, self._recvbuf = given, sendbuf, recvbuf
         self._timeout = state.timeout if timeout is None else timeout
-        self._work = buffers.room(given, call.work)
-        self._request: Any = None
-        self._failure: BaseException | None = None
-        self._freed = False
-        self._starts = 0
-        self._mark: int | None = (
-            None  # a persistent plan has a fingerprint of its own: ranks may start plans in any order
-        )
-        self._persistent: Any = None  # the library's own persistent request
-        if number is not None and call.stream:
-            self._mark = agreement.fingerprint(call.fingerprint, number)
-        elif number is not None:
-            self._persistent = self._library("Allreduce_init")
+        self._work, home = buffers.room(given, call.work)
+        self._loads = not (home and given.in_place)  # the contribution must be brought into the work array
+        self._stores = not home
+        self._divides = operation.divides
+
+    @classmethod
+    def reusable(cls, state: State, call: Call, operation: Operation, count: int) -> Plan:
+        """Return a persistent plan for `rerun`: its work array is its own, so that any buffers can take their turn."""
+        array = np.empty(count, call.work)
+        plan = cls(state, call, operation, Given(array, (array,), True), array, array, None).persist()
+        plan._loads = plan._stores = True
+        return plan
+
+    def persist(self) -> Plan:
+        """Prepare to be started more than once; collective where the library runs it."""
+        state = self.state
+        if self._stream:
+            state.plans += 1
+            self._mark = agreement.fingerprint(self._call.fingerprint, state.plans)
+        else:
+            self._share()
+            self._request = state.comm.Allreduce_init(*self._arguments())
+            self._persistent = True
+            state.holders.add(self)
+        return self
 
     def Start(self) -> None:
         """Start the operation; collective, but needs no other rank to return.
@@ -67,22 +91,37 @@ class Plan:
         Raises
         ------
         ValueError
-            The plan was freed, or is active already.
+            The plan was freed, is active already, or its communicator is gone.
         """
-        self._check()
+        state = self.state
+        if self.active or self._failure is not None or state.closed:
+            self._refuse()
+        state.enter()
+        try:
+            self._begin()
+            in_flight[self] = get_ident()
+        finally:
+            state.lock.release()
+
+    def _refuse(self) -> None:
+        """Raise what keeps this plan from being started."""
+        if self._failure is not None:
+            raise self._failure
         if self.active:
             raise ValueError("the plan is active already; Wait comes before the next Start")
-        with self._state.claimed():
-            self._begin()
-            wait.in_flight().append(self._step)
+        self.state.check()
 
     def Test(self) -> bool:
         """Move all operations in flight; return whether this one is complete."""
-        self._check()
+        if self._failure is not None:
+            raise self._failure
         if self.active:
-            with self._state.claimed():
-                wait.move_others(self._step)
-                self._step()
+            self.state.enter()
+            try:
+                wait.move_others(self.step)
+                self.step()
+            finally:
+                self.state.lock.release()
         return not self.active
 
     def Wait(self) -> Any:
@@ -93,20 +132,35 @@ class Plan:
         CollectiveTimeoutError
             The time-out passed, counted from here.
         """
-        self._check()
+        if self._failure is not None:
+            raise self._failure
         if self.active:
-            with self._state.claimed():
+            self.state.enter()
+            try:
                 self._finish()
-        return buffers.returned(self._given, *self._buffers)
+            finally:
+                self.state.lock.release()
+        if self._recvbuf is not None:
+            return self._recvbuf
+        return buffers.returned(self._given, self._sendbuf)
 
     def Free(self) -> None:
         """Give back what the plan holds; a plan that is active cannot be freed."""
-        if self.active and not self._state.broken:
+        if self.active and not self.state.broken:
             raise ValueError("the plan is active; Wait comes before Free")
-        if self._persistent is not None and not self.active:
-            self._persistent.Free()
-        self._freed = True
-        self._persistent = self._work = self._given = self._buffers = None  # type: ignore[assignment]
+        self.release()
+        self._failure = ValueError("the plan was freed")
+        self._work = self._source = self._given = self._sendbuf = self._recvbuf = None  # type: ignore[assignment]
+
+    def release(self) -> None:
+        """Give back the library's request, if there is one that is not active."""
+        if self._persistent and not self.active:
+            self._persistent = False
+            self._request.Free()
+
+    def __del__(self) -> None:
+        if self._persistent and not self.state.closed:
+            self.release()
 
     def __enter__(self) -> Plan:
         return self
@@ -116,29 +170,52 @@ class Plan:
     ) -> None:
         if self.active and error is None:
             self.Wait()
-        if not (self.active or self._freed):
+        if not self.active and self._failure is None:
             self.Free()
 
     def run(self) -> Any:
         """Start the operation, wait for its end, and return its result: the blocking call."""
-        with self._state.claimed():
+        if not self._stream:
+            self._share()
+        self.state.enter()
+        try:
             self._begin()
             self._finish()
-        return buffers.returned(self._given, *self._buffers)
+        finally:
+            self.state.lock.release()
+        return buffers.returned(self._given, self._sendbuf) if self._recvbuf is None else self._recvbuf
+
+    def rerun(self, given: Given, sendbuf: Any, recvbuf: Any, timeout: float | None) -> Any:
+        """Reduce other buffers of the same kind in the work array of this persistent plan, and let go of them."""
+        state = self.state
+        state.enter()
+        try:
+            self._given = given
+            self._timeout = state.timeout if timeout is None else timeout
+            self._begin()
+            self._finish()
+        finally:
+            self._given = None  # type: ignore[assignment]
+            state.lock.release()
+        return buffers.returned(given, sendbuf) if recvbuf is None else recvbuf
+
+    def _share(self) -> None:
+        """Let the library read the send buffer itself, if it can: the caller leaves it alone meanwhile."""
+        if not self._stores and buffers.sendable(self._given, self._call.work):
+            self._source, self._loads = self._given.source, False
 
     def _begin(self) -> None:
         """Load the send buffer and send the first messages."""
-        stream = self._call.stream
-        buffers.fill(self._work, self._given, self._state.rank)
+        if self._loads:
+            buffers.fill(self._work, self._given, self.state.rank)
         self.active = True
         try:
-            if stream:
-                stream.start(self._work, self._operation.fold, self._tag())
-            elif self._persistent is not None:
-                self._persistent.Start()
-                self._request = self._persistent
+            if self._persistent:
+                self._request.Start()
+            elif self._stream:
+                self._stream.start(self._work, self._operation.fold, self._tag())
             else:
-                self._request = self._library("Iallreduce")
+                self._request = self.state.comm.Iallreduce(*self._arguments())
         except BaseException as error:
             self._fail(error)
             raise
@@ -146,59 +223,54 @@ class Plan:
     def _finish(self) -> None:
         """Wait for the end of the operation."""
         try:
-            wait.until(self._step, self._timeout, self._where)
+            wait.until(self.step, self._timeout, self._where)
         except BaseException as error:
             self._fail(error)
             raise
 
-    def _step(self) -> int:
+    def step(self) -> int:
         """Do what can be done now; return how much is left, 0 when the result is where it belongs."""
-        stream = self._call.stream
         try:
-            left = stream.progress() if stream else 0 if self._request.Test() else 1
-            if not left:
-                self._complete()
+            if self._stream:
+                if left := self._stream.progress():
+                    return left
+            elif not self._request.Test():
+                return 1
+            self._complete()
         except BaseException as error:
             self._fail(error)
             raise
-        return left
+        return 0
 
     def _complete(self) -> None:
-        if self._operation.divides:
-            operations.divide(self._work, self._state.size)
-        buffers.store(self._work, self._given)
+        if self._divides:
+            operations.divide(self._work, self.state.size)
+        if self._stores:
+            buffers.store(self._work, self._given)
         self.active = False
-        wait.forget(self._step)
+        in_flight.pop(self, None)
+        if self.state.closed:
+            self.release()
+            self.state.free()
 
     def _tag(self) -> int:
         if self._mark is None:
-            return self._state.next_tag(self._call.fingerprint)
+            return self.state.next_tag(self._call.fingerprint)
         self._starts += 1
-        return self._state.tag(self._mark, self._starts)
+        return self.state.tag(self._mark, self._starts)
 
-    def _library(self, call: str) -> Any:
-        """Return the request of one of the library's own calls, in place."""
-        from mpi4py import MPI
-
-        op = self._operation.library
-        return getattr(self._state.comm, call)(
-            MPI.IN_PLACE, self._work, getattr(MPI, op) if isinstance(op, str) else op
-        )
+    def _arguments(self) -> tuple[Any, Any, Any]:
+        """Return what the library's own call takes."""
+        source = self.state.in_place if self._source is None else self._source
+        return source, self._work, self._call.op or self._operation.library
 
     def _where(self) -> str:
-        stream = self._call.stream
-        where = stream.where() if stream else "waiting for other ranks to enter it"
-        return f"rank {self._state.rank}: {self._call}: {where}"
-
-    def _check(self) -> None:
-        if self._freed:
-            raise ValueError("the plan was freed")
-        if self._failure is not None:
-            raise self._failure
+        where = self._stream.where() if self._stream else "waiting for other ranks to enter it"
+        return f"rank {self.state.rank}: {self._call}: {where}"
 
     def _fail(self, error: BaseException) -> None:
         if self._failure is None:
             self._failure = error
-            wait.forget(self._step)
-            parts = self._call.stream.abandon() if self._call.stream else []
-            self._state.retire(error, parts, self._request, self._work)
+            in_flight.pop(self, None)
+            parts = self._stream.abandon() if self._stream else []
+            self.state.retire(error, parts, self._request, self._work, self._source)

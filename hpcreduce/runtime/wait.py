@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from hpcreduce.errors import CollectiveTimeoutError
 
@@ -26,30 +26,17 @@ GRACE = 50e-6
 """Seconds without progress before the first nap."""
 
 
-_thread = threading.local()
-
-
-def in_flight() -> list[Progress]:
-    """Return the progress functions of the operations that this thread has started and not seen complete."""
-    found: list[Progress] | None = getattr(_thread, "flights", None)
-    if found is None:
-        found = _thread.flights = []
-    return found
-
-
-def forget(progress: Progress) -> None:
-    """Take an operation off the list, if it is there."""
-    flights = in_flight()
-    if progress in flights:
-        flights.remove(progress)
+in_flight: dict[Any, int] = {}
+"""Operations started and not seen complete -> the thread that started them; each has ``step()`` and ``state``."""
 
 
 def move_others(own: Progress) -> None:
-    """Move the operations in flight, but for `own`. One that fails says so to whoever waits for it."""
-    for progress in list(in_flight()):
-        if progress != own:
+    """Move this thread's operations, but for the one whose ``step`` is `own`. One that fails tells whoever waits."""
+    thread = threading.get_ident()
+    for operation, starter in list(in_flight.items()):
+        if starter == thread and operation.step != own:
             with contextlib.suppress(Exception):
-                progress()
+                operation.step()
 
 
 def until(progress: Progress, timeout: float, describe: Callable[[], str]) -> None:
@@ -72,7 +59,6 @@ def until(progress: Progress, timeout: float, describe: Callable[[], str]) -> No
     for _ in range(SPINS):
         if not (left := progress()):
             return
-    flights = in_flight()
     start = moved = time.monotonic()
     nap = 0.0
     turn = 0
@@ -82,7 +68,7 @@ def until(progress: Progress, timeout: float, describe: Callable[[], str]) -> No
         else:
             os.sched_yield()
             turn += 1
-        if flights:
+        if in_flight:
             move_others(progress)
         before, left = left, progress()
         if not left:

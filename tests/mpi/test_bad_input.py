@@ -240,14 +240,14 @@ def test_buffers_that_do_not_overlap_are_taken(comm):
 def first_use(request, monkeypatch):
     """Whether this process has used the package on any communicator."""
     if request.param == "before":
-        monkeypatch.setattr(agreement, "_keyvals", [])
+        monkeypatch.setattr(agreement, "_running", [])
     else:
         assert hpcreduce.allreduce(MPI.COMM_SELF, 1, timeout=60) == 1
 
 
 def test_null_and_freed_communicators(comm, first_use):
     freed = comm.Dup()
-    if agreement._keyvals:
+    if agreement._running:
         assert works(freed)
     freed.Free()
     for gone in (MPI.COMM_NULL, freed):

@@ -17,7 +17,7 @@ import hpcreduce
 from hpcreduce.measure import samples
 from hpcreduce.selection import forbids
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("entry")]
 ALGORITHMS = ["auto", *hpcreduce.ALGORITHMS]
 OWN = [name for name, row in hpcreduce.ALGORITHMS.items() if row.rounds]
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]

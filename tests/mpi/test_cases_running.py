@@ -21,7 +21,7 @@ from mpi4py import MPI
 import hpcreduce
 from hpcreduce.runtime import agreement
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("entry")]
 ALGORITHMS = ["auto", *hpcreduce.ALGORITHMS]
 OWN = [name for name, row in hpcreduce.ALGORITHMS.items() if row.rounds]
 allreduce = functools.partial(hpcreduce.allreduce, timeout=60)

@@ -16,7 +16,7 @@ import hpcreduce
 from hpcreduce.measure import samples
 from hpcreduce.selection import forbids
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("entry")]
 ALGORITHMS = ["auto", *hpcreduce.ALGORITHMS]
 OWN = [name for name, row in hpcreduce.ALGORITHMS.items() if row.rounds]
 ORDERED = [name for name in OWN if hpcreduce.ALGORITHMS[name].keeps_order]
@@ -472,6 +472,6 @@ def test_refusal_of_what_does_not_commute(comm):
     for algorithm in set(OWN) - set(ORDERED):
         for given in (op, concatenate):
             with pytest.raises(ValueError, match=rf"{algorithm}.*not commutative"):
-                allreduce(comm, digits(comm.rank, 4), op=given, algorithm=algorithm)
+                hpcreduce.allreduce(comm, digits(comm.rank, 4), op=given, algorithm=algorithm)
     op.Free()
     assert allreduce(comm, 1) == comm.size

@@ -21,7 +21,7 @@ def reduced(op, dtype, count, size):
     for rank in range(size):
         source = samples.make(op, dtype, count, rank, size)
         given = buffers.pair(source, source, None, result, operation.locates)
-        arrays.append(buffers.room(given, work))
+        arrays.append(buffers.room(given, work)[0])
         buffers.fill(arrays[-1], given, rank)
     total = functools.reduce(lambda a, b: operation.fold(a, b, RIGHT) or a, arrays)
     if operation.divides:
