@@ -15,6 +15,7 @@ from hpcreduce.errors import (
     LaunchError,
     ProofError,
 )
+from hpcreduce.related import allgather, bcast, reduce, reduce_scatter
 from hpcreduce.runtime.operations import OPERATIONS
 from hpcreduce.runtime.plan import Plan
 
@@ -34,9 +35,13 @@ __all__ = [
     "Plan",
     "ProofError",
     "__version__",
+    "allgather",
     "allreduce",
     "allreduce_init",
+    "bcast",
     "iallreduce",
+    "reduce",
+    "reduce_scatter",
 ]
 
 

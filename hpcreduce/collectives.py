@@ -88,7 +88,8 @@ def allreduce(
         mean = hpcreduce.allreduce(MPI.COMM_WORLD, gradient, op="mean")
         hpcreduce.allreduce(MPI.COMM_WORLD, MPI.IN_PLACE, array, algorithm="ring")
     """
-    return run(*_checked(comm, sendbuf, recvbuf, op, algorithm, segment, timeout), sendbuf, recvbuf, timeout)
+    state, call, operation, given = _checked(comm, sendbuf, recvbuf, op, algorithm, segment, timeout)
+    return run(state, call, operation, given, sendbuf, recvbuf, timeout)
 
 
 def iallreduce(

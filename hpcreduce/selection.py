@@ -76,7 +76,7 @@ def choose(
         row, reason = named(algorithm), "asked for"
         if refusal := forbids(row, operation, work):
             raise ValueError(f"algorithm {algorithm!r} {refusal}; use algorithm='auto'")
-    return Choice(row, _elements(segment, work, count, nodes), WINDOW, reason)
+    return Choice(row, elements(segment, work, count, nodes), WINDOW, reason)
 
 
 def forbids(row: Algorithm, operation: Operation, work: np.dtype[Any]) -> str:
@@ -115,7 +115,7 @@ def _automatic(operation: Operation, work: np.dtype[Any], nbytes: int, size: int
     return "ring", f"from {RING_CHUNK >> 10} KiB per rank on even traffic wins"
 
 
-def _elements(segment: int | None, work: np.dtype[Any], count: int, nodes: tuple[int, ...]) -> int:
+def elements(segment: int | None, work: np.dtype[Any], count: int, nodes: tuple[int, ...]) -> int:
     """Return the elements of the longest segment."""
     if segment is None:
         shortest, longest = MEMORY_SEGMENTS

@@ -15,9 +15,9 @@ from hpcreduce.algorithms.recursive_doubling import (
     recursive_doubling_rounds,
     recursive_doubling_volume,
 )
-from hpcreduce.algorithms.ring import ring, ring_rounds, ring_volume
-from hpcreduce.algorithms.tree import tree, tree_rounds, tree_volume
-from hpcreduce.schedule import Rounds
+from hpcreduce.algorithms.ring import ring, ring_allgather, ring_reduce_scatter, ring_rounds, ring_volume
+from hpcreduce.algorithms.tree import tree, tree_bcast, tree_reduce, tree_rounds, tree_volume
+from hpcreduce.schedule import Rounds, Span, partition
 
 _WIDE = "iIlLqQ"
 _INTEGERS = "bBhH" + _WIDE
@@ -48,6 +48,9 @@ class Algorithm(NamedTuple):
         Rounds and largest volume per rank, in words.
     description, source : str
         One line each.
+    goal : callable
+        ``goal(rank, size, count, **static)``: what `rank` holds at the end, as pairs of a span and the rank whose
+        contribution it is, or `None` where all are combined. By default everything, combined.
     """
 
     name: str
@@ -60,6 +63,7 @@ class Algorithm(NamedTuple):
     cost: str
     description: str
     source: str
+    goal: Callable[..., list[tuple[Span, int | None]]] = lambda rank, size, count: [(Span(0, count), None)]
 
 
 _ROWS = (
@@ -145,3 +149,60 @@ _ROWS = (
 
 ALGORITHMS: dict[str, Algorithm] = {row.name: row for row in _ROWS}
 """Name -> row. The name ``auto`` is no row: `hpcreduce.selection` picks one."""
+
+
+RELATED: dict[str, Algorithm] = {
+    "reduce_scatter": Algorithm(
+        name="reduce_scatter",
+        rounds=ring_reduce_scatter,
+        keeps_order=False,
+        pairs=_NO_PAIRS,
+        static=(),
+        round_count=lambda size: size - 1,
+        volume=lambda rank, size, count: count - partition(count, size)[rank].length,
+        cost="p-1 rounds, (p-1)/p n sent",
+        description="the first half of ring",
+        source=_ROWS[0].source,
+        goal=lambda rank, size, count: [(partition(count, size)[rank], None)],
+    ),
+    "allgather": Algorithm(
+        name="allgather",
+        rounds=ring_allgather,
+        keeps_order=True,
+        pairs=_NO_PAIRS,
+        static=(),
+        round_count=lambda size: size - 1,
+        volume=lambda rank, size, count: count - partition(count, size)[(rank + 1) % size].length,
+        cost="p-1 rounds, (p-1)/p n sent",
+        description="the second half of ring",
+        source=_ROWS[0].source,
+        goal=lambda rank, size, count: [(chunk, owner) for owner, chunk in enumerate(partition(count, size))],
+    ),
+    "reduce": Algorithm(
+        name="reduce",
+        rounds=tree_reduce,
+        keeps_order=True,
+        pairs=_NO_PAIRS,
+        static=("root", "ordered"),
+        round_count=None,
+        volume=None,
+        cost="ceil(lg p) rounds, and one more in rank order; n sent",
+        description="the first half of tree",
+        source=_ROWS[1].source,
+        goal=lambda rank, size, count, root=0, ordered=True: [(Span(0, count), None)] if rank == root else [],
+    ),
+    "bcast": Algorithm(
+        name="bcast",
+        rounds=tree_bcast,
+        keeps_order=True,
+        pairs=_NO_PAIRS,
+        static=("root",),
+        round_count=lambda size: (size - 1).bit_length(),
+        volume=None,
+        cost="ceil(lg p) rounds, n ceil(lg p) sent at the root",
+        description="the second half of tree",
+        source=_ROWS[1].source,
+        goal=lambda rank, size, count, root=0: [(Span(0, count), root)],
+    ),
+}
+"""Parts of all-reduce algorithms that are collective operations of their own: name -> row."""

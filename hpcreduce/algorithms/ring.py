@@ -25,14 +25,29 @@ def ring(rank: int, size: int, count: int) -> Rounds:
         rank 2  2> +1  1> +0  0> +3  3> =2  2> =1  1> =0
         rank 3  3> +2  2> +1  1> +0  0> =3  3> =2  2> =1
     """
+    yield from around(rank, size, count, RIGHT, rank)  # reduce-scatter
+    yield from around(rank, size, count, None, rank + 1)  # all-gather
+
+
+def around(rank: int, size: int, count: int, side: str | None, first: int) -> Rounds:
+    """Yield the rounds that hand each chunk from rank to rank, but for the last; `rank` begins with chunk `first`."""
     chunk = partition(count, size)
     right, left = (rank + 1) % size, (rank - 1) % size
-    for side, first in (RIGHT, rank), (None, rank + 1):  # reduce-scatter, then all-gather
-        for step in range(size - 1):
-            yield (
-                Recv(left, chunk[(first - step - 1) % size], side),
-                Send(right, chunk[(first - step) % size]),
-            )
+    for step in range(size - 1):
+        yield (
+            Recv(left, chunk[(first - step - 1) % size], side),
+            Send(right, chunk[(first - step) % size]),
+        )
+
+
+def ring_reduce_scatter(rank: int, size: int, count: int) -> Rounds:
+    """Yield the rounds after which `rank` holds the result in chunk number `rank`, and partial results elsewhere."""
+    yield from around(rank, size, count, RIGHT, rank - 1)
+
+
+def ring_allgather(rank: int, size: int, count: int) -> Rounds:
+    """Yield the rounds that hand chunk number `rank` of every `rank` to all."""
+    yield from around(rank, size, count, None, rank)
 
 
 def ring_rounds(size: int) -> int:

@@ -26,22 +26,45 @@ def tree(rank: int, size: int, count: int) -> Rounds:
         rank 2   +3  >0  =0  >3
         rank 3   >2   .   .  =2
     """
+    yield from tree_reduce(rank, size, count)
+    yield from tree_bcast(rank, size, count)
+
+
+def tree_reduce(rank: int, size: int, count: int, root: int = 0, ordered: bool = True) -> Rounds:
+    """Yield the rounds that reduce to `root`.
+
+    In rank order the tree ends at rank 0, which hands the result on; else `root` is the root of the tree.
+    """
     whole = Span(0, count)
-    distances = [1 << level for level in range(depth(size))]
-    for distance in distances:  # reduce towards rank 0
-        if rank % (2 * distance) == distance:
-            yield (Send(rank - distance, whole),)
-        elif rank % (2 * distance) == 0 and rank + distance < size:
-            yield (Recv(rank + distance, whole, RIGHT),)
+    top = 0 if ordered else root
+    place = (rank - top) % size
+    for distance in distances(size):
+        if place % (2 * distance) == distance:
+            yield (Send((rank - distance) % size, whole),)
+        elif place % (2 * distance) == 0 and place + distance < size:
+            yield (Recv((rank + distance) % size, whole, RIGHT),)
         else:
             yield ()
-    for distance in reversed(distances):  # broadcast the same way back
-        if rank % (2 * distance) == distance:
-            yield (Recv(rank - distance, whole, None),)
-        elif rank % (2 * distance) == 0 and rank + distance < size:
-            yield (Send(rank + distance, whole),)
+    if top != root:
+        yield (Send(root, whole),) if rank == top else (Recv(top, whole, None),) if rank == root else ()
+
+
+def tree_bcast(rank: int, size: int, count: int, root: int = 0) -> Rounds:
+    """Yield the rounds that hand what `root` holds to all, the way of `tree_reduce` back."""
+    whole = Span(0, count)
+    place = (rank - root) % size
+    for distance in reversed(distances(size)):
+        if place % (2 * distance) == distance:
+            yield (Recv((rank - distance) % size, whole, None),)
+        elif place % (2 * distance) == 0 and place + distance < size:
+            yield (Send((rank + distance) % size, whole),)
         else:
             yield ()
+
+
+def distances(size: int) -> list[int]:
+    """Return the distances between partners on the way to the root: 1, 2, 4, ..."""
+    return [1 << level for level in range(depth(size))]
 
 
 def depth(size: int) -> int:

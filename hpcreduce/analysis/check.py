@@ -5,7 +5,8 @@ What is proven:
 1. sends and receives match, first in first out per pair, with equal sizes;
 2. every rank finishes although a send completes only when it is received;
 3. no span is written while a send or another receive of it is under way;
-4. on every rank element i ends at slot i and holds each rank's contribution exactly once;
+4. on every rank element i ends at slot i and holds each rank's contribution exactly once (or what else the table says
+   that the rank ends with);
 5. all ranks hold the same expression (so the same bits), in rank order where the table says so;
 6. the numbers of rounds and of elements sent are those of the table;
 7. all this for the compiled program too, run by the very executor that runs it on MPI (`hpcreduce.runtime.stream`),
@@ -24,7 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hpcreduce.algorithms import ALGORITHMS, Algorithm
+from hpcreduce.algorithms import ALGORITHMS, RELATED, Algorithm
 from hpcreduce.errors import ProofError
 from hpcreduce.runtime.program import Program, compile_rounds
 from hpcreduce.runtime.stream import Stream
@@ -60,7 +61,7 @@ def check(
     Parameters
     ----------
     algorithm : str or Algorithm
-        A name in `ALGORITHMS`, or a row.
+        A name in `ALGORITHMS` or `RELATED`, or a row.
     size, count : int
         Ranks, at least 1; elements, at least 0.
     segments : sequence of int or None
@@ -79,7 +80,7 @@ def check(
     ValueError
         `size` or `count` out of range, or an algorithm that is no schedule.
     """
-    row = ALGORITHMS[algorithm] if isinstance(algorithm, str) else algorithm
+    row = (ALGORITHMS | RELATED)[algorithm] if isinstance(algorithm, str) else algorithm
     if size < 1 or count < 0:
         raise ValueError(f"size must be at least 1 and count at least 0, found {size} and {count}")
     if row.rounds is None:
@@ -89,10 +90,12 @@ def check(
     try:
         sent = _check_counts(row, size, count, schedule)
         labels = _Labels(size, count)
-        _check_result(row, labels, _replay(schedule, labels))
+        goals = [row.goal(rank, size, count, **static) for rank in range(size)]
+        ordered = row.keeps_order and static.get("ordered", True)
+        _check_result(goals, ordered, labels, _replay(schedule, labels))
         runs = 0
         for programs, window, late in _programs(schedule, count, segments, windows, compiler):
-            _check_result(row, labels, _execute(programs, window, labels, late))
+            _check_result(goals, ordered, labels, _execute(programs, window, labels, late))
             runs += 1
     except ProofError as error:
         raise ProofError(f"{where}: {error}") from None
@@ -188,18 +191,27 @@ def _check_round(verbs: Round, rank: int, size: int, count: int, where: str) -> 
                     raise ProofError(f"[3] {where}: {verb} overwrites the span of {other}")
 
 
-def _check_result(row: Algorithm, labels: _Labels, memories: list[Memory]) -> None:
+Goal = list[tuple[Span, "int | None"]]
+
+
+def _check_result(goals: list[Goal], ordered: bool, labels: _Labels, memories: list[Memory]) -> None:
+    """Check what each rank ends with: contributions of one rank, or of all, combined in the same way everywhere."""
     everyone = (1 << labels.size) - 1
-    for rank, memory in enumerate(memories):
-        for slot, label in enumerate(memory):
+    combined: dict[int, tuple[int, int]] = {}  # slot -> the first rank that must hold it, and its label
+    for rank, (memory, goal) in enumerate(zip(memories, goals, strict=True)):
+        for slot, owner in ((slot, owner) for span, owner in goal for slot in range(*span)):
+            label = memory[slot]
             if labels.element[label] != slot:
                 raise ProofError(f"[4] rank {rank}: slot {slot} holds element {labels.element[label]}")
-            if missing := everyone & ~labels.members[label]:
+            if missing := (everyone if owner is None else 1 << owner) & ~labels.members[label]:
                 raise ProofError(f"[4] rank {rank}: element {slot} lacks the contribution of {_ranks(missing)}")
-            if row.keeps_order and labels.ordered[label] is None:
+            if owner is not None and labels.members[label] != 1 << owner:
+                raise ProofError(f"[4] rank {rank}: element {slot} holds more than the contribution of rank {owner}")
+            if ordered and labels.ordered[label] is None:
                 raise ProofError(f"[5] rank {rank}: element {slot} is not combined in rank order")
-            if label != memories[0][slot]:
-                raise ProofError(f"[5] ranks 0 and {rank} combine element {slot} in different ways")
+            first, expected = combined.setdefault(slot, (rank, label))
+            if label != expected:
+                raise ProofError(f"[5] ranks {first} and {rank} combine element {slot} in different ways")
 
 
 def _replay(schedule: list[list[Round]], labels: _Labels) -> list[Memory]:

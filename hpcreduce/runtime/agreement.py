@@ -70,7 +70,7 @@ class Call(NamedTuple):
     def stale(self) -> bool:
         """Whether the stream is in flight, or the table has another algorithm under this name by now."""
         row = self.choice.algorithm
-        return self.stream is not None and (self.stream.busy or ALGORITHMS.get(row.name) is not row)
+        return self.stream is not None and (self.stream.busy or ALGORITHMS.get(row.name, row) is not row)
 
 
 class State:

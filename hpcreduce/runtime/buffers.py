@@ -46,7 +46,7 @@ def source(sendbuf: Any, recvbuf: Any, located: bool) -> Array:
     """
     if type(sendbuf) is np.ndarray:
         return sendbuf
-    if _is_in_place(sendbuf):
+    if is_in_place(sendbuf):
         if recvbuf is None:
             raise ValueError("sendbuf is MPI.IN_PLACE, so recvbuf must be the array to reduce; found None")
         first = recvbuf[0] if located and isinstance(recvbuf, (tuple, list)) and recvbuf else recvbuf
@@ -82,7 +82,7 @@ def pair(source: Array, sendbuf: Any, recvbuf: Any, result: DType, located: bool
     if located:
         return _pair_of_two(source, sendbuf, recvbuf, result)
     target = _target(recvbuf, source, result)
-    in_place = recvbuf is sendbuf or _is_in_place(sendbuf) or _same(source, target)
+    in_place = recvbuf is sendbuf or is_in_place(sendbuf) or _same(source, target)
     return Given(source, (target,), in_place)
 
 
@@ -94,7 +94,7 @@ def _pair_of_two(source: Array, sendbuf: Any, recvbuf: Any, result: DType) -> Gi
     if np.may_share_memory(values, ranks):
         raise ValueError("the arrays for values and ranks share memory; expected separate ones")
     same = [_same(source, values), _same(source, ranks)]  # both are looked at, since it refuses a partial overlap
-    return Given(source, (values, ranks), recvbuf is sendbuf or _is_in_place(sendbuf) or any(same))
+    return Given(source, (values, ranks), recvbuf is sendbuf or is_in_place(sendbuf) or any(same))
 
 
 def room(given: Given, work: DType) -> tuple[Array, bool]:
@@ -142,7 +142,8 @@ def returned(given: Given, sendbuf: Any) -> Any:
     return values if len(values) > 1 else values[0]
 
 
-def _is_in_place(buffer: Any) -> bool:
+def is_in_place(buffer: Any) -> bool:
+    """Whether this is ``MPI.IN_PLACE``."""
     return type(buffer).__name__ == "InPlaceType"
 
 
@@ -185,6 +186,8 @@ def _from_memory(buffer: Any) -> Array:
 
 def _same(source: Array, target: Array) -> bool:
     """Return whether the two are the same memory; raise ValueError if they share a part of it."""
+    if source.base is None and target.base is None and source is not target:
+        return False  # arrays that own their memory do not share it
     if not np.may_share_memory(source, target):
         return False
     start, other = (array.__array_interface__["data"][0] for array in (source, target))

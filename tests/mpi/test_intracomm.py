@@ -127,14 +127,14 @@ def test_part_of_a_buffer(comm, algorithm):
     assert arrays.array("i", bytes(memory)).tolist() == [0] * 3 + [comm.size * (comm.size - 1) // 2, comm.size, 0]
 
 
-NUMBERS = (
-    "SIGNED_CHAR SHORT INT LONG LONG_LONG UNSIGNED_CHAR UNSIGNED UNSIGNED_LONG FLOAT DOUBLE LONG_DOUBLE INT8_T INT16_T "
-    "INT32_T INT64_T UINT8_T UINT64_T C_FLOAT_COMPLEX C_DOUBLE_COMPLEX INTEGER REAL DOUBLE_COMPLEX AINT OFFSET COUNT"
-).split(" ")
+NUMBERS = """
+    SIGNED_CHAR SHORT INT LONG LONG_LONG UNSIGNED_CHAR UNSIGNED UNSIGNED_LONG FLOAT DOUBLE LONG_DOUBLE INT8_T INT16_T
+    INT32_T INT64_T UINT8_T UINT64_T C_FLOAT_COMPLEX C_DOUBLE_COMPLEX INTEGER REAL DOUBLE_COMPLEX AINT OFFSET COUNT
+"""
 
 
 def test_every_predefined_number_type(comm, world):
-    for name in NUMBERS:
+    for name in NUMBERS.split():
         datatype = getattr(MPI, name)
         dtype = np.dtype(datatype.tocode())
         array, out = mine(comm, 3, dtype), np.zeros(3, dtype)

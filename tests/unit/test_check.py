@@ -2,7 +2,8 @@
 
 import pytest
 
-from hpcreduce.algorithms import ALGORITHMS
+from hpcreduce.algorithms import ALGORITHMS, RELATED
+from hpcreduce.algorithms.tree import tree_reduce
 from hpcreduce.analysis.check import check
 from hpcreduce.errors import ProofError
 from hpcreduce.runtime.program import compile_rounds
@@ -24,6 +25,35 @@ def test_every_algorithm_is_proven(name, size):
         proof = check(name, size, count)
         assert proof.rounds == ALGORITHMS[name].round_count(size)
         assert proof.runs >= (4 if size > 2 and count > size else 1)
+
+
+@pytest.mark.parametrize("name", RELATED)
+@pytest.mark.parametrize("size", range(1, 18))
+def test_every_related_operation_is_proven(name, size):
+    for count in counts(size):
+        for root in sorted({0, 1 % size, size // 2, size - 1}) if "root" in RELATED[name].static else [None]:
+            for ordered in (True, False) if "ordered" in RELATED[name].static else [None]:
+                static = {"root": root, "ordered": ordered}
+                check(name, size, count, **{key: value for key, value in static.items() if value is not None})
+
+
+def test_related_operations_must_reach_their_goal():
+    def too_short(rounds):
+        return lambda *arguments, **static: list(rounds(*arguments, **static))[:-1]
+
+    def elsewhere(rounds):
+        return lambda rank, size, count, **static: rounds((rank + 1) % size, size, count, **static)
+
+    for row in RELATED.values():
+        for change in too_short, elsewhere:
+            wrong = row._replace(rounds=change(row.rounds), round_count=None, volume=None)
+            with pytest.raises(ProofError, match=r"\[1|\[4"):
+                check(wrong, 4, 9)
+        assert check(row, 4, 9).runs
+    with pytest.raises(ProofError, match=r"\[5\].*rank order"):
+        check(RELATED["reduce"]._replace(rounds=lambda *a, **k: tree_reduce(*a, root=2, ordered=False)), 4, 9, root=2)
+    with pytest.raises(ProofError, match="more than the contribution of rank"):
+        check(RELATED["allgather"]._replace(rounds=ALGORITHMS["ring"].rounds, round_count=None, volume=None), 4, 9)
 
 
 @pytest.mark.long
