@@ -10,10 +10,10 @@ from hpcreduce.runtime import agreement, buffers, operations
 from hpcreduce.runtime.agreement import Call, State
 from hpcreduce.runtime.buffers import Given
 from hpcreduce.runtime.operations import DType, Operation
-from hpcreduce.runtime.plan import Plan
+from hpcreduce.runtime.plan import ENGINE_BELOW, Plan
 from hpcreduce.runtime.program import compile_rounds
 from hpcreduce.runtime.stream import Stream
-from hpcreduce.selection import check_types, choose
+from hpcreduce.selection import LIBRARY_BELOW, check_types, choose
 
 REUSED = 4 << 10
 """Bytes up to which it is faster to copy an array into a prepared one than to tell the library of it."""
@@ -231,7 +231,8 @@ def prepare(
     """Prepare such a call, to be kept for others like it or for one plan."""
     work, result = operation.types(dtype)
     count = math.prod(shape)
-    choice = choose(algorithm, segment, operation, work, count, state.nodes)
+    below = ENGINE_BELOW if state.leaky and not keep else LIBRARY_BELOW
+    choice = choose(algorithm, segment, operation, work, count, state.nodes, below)
     row = choice.algorithm
     mark = agreement.fingerprint("allreduce", operation.name, dtype.str, shape, row.name, choice.segment)
     text = f"allreduce(op {operation.name}, dtype {dtype}, shape {shape}, algorithm {row.name})"

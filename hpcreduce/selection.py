@@ -47,6 +47,7 @@ def choose(
     work: np.dtype[Any],
     count: int,
     nodes: tuple[int, ...],
+    library_below: int = LIBRARY_BELOW,
 ) -> Choice:
     """Choose for an array of `count` elements of type `work` on ``len(nodes)`` ranks.
 
@@ -62,6 +63,8 @@ def choose(
     count : int
     nodes : tuple of int
         Node of each rank.
+    library_below : int
+        Bytes below which ``auto`` takes the library's own call, where its meaning is ours.
 
     Raises
     ------
@@ -70,7 +73,7 @@ def choose(
     """
     check_types(algorithm, segment)
     if algorithm == "auto":
-        name, reason = _automatic(operation, work, count * work.itemsize, len(nodes))
+        name, reason = _automatic(operation, work, count * work.itemsize, len(nodes), library_below)
         row = ALGORITHMS[name]
     else:
         row, reason = named(algorithm), "asked for"
@@ -105,9 +108,11 @@ def named(algorithm: str) -> Algorithm:
     return ALGORITHMS[algorithm]
 
 
-def _automatic(operation: Operation, work: np.dtype[Any], nbytes: int, size: int) -> tuple[str, str]:
-    if nbytes < LIBRARY_BELOW and not forbids(ALGORITHMS["mpi"], operation, work):
-        return "mpi", f"below {LIBRARY_BELOW >> 10} KiB the library's own call is fastest"
+def _automatic(
+    operation: Operation, work: np.dtype[Any], nbytes: int, size: int, library_below: int
+) -> tuple[str, str]:
+    if nbytes < library_below and not forbids(ALGORITHMS["mpi"], operation, work):
+        return "mpi", f"below {library_below >> 10} KiB the library's own call is fastest"
     if not operation.commutative:
         return "tree", f"op {operation.name!r} is not commutative, and tree keeps rank order"
     if nbytes < RING_CHUNK * size:

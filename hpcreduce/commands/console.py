@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -75,6 +76,21 @@ class Console:
         self.agree(errors)
 
     @contextlib.contextmanager
+    def output(self, path: str) -> Iterator[Any]:
+        """Yield a file for bytes on rank 0, `None` elsewhere; it gets its name at the end, whole. Collective.
+
+        It is opened before the work begins, so that what cannot be written is said then.
+        """
+        with contextlib.ExitStack() as stack:
+            file = None
+            with self.told(path):
+                if self.first:
+                    file = stack.enter_context(whole_file(path))
+            yield file
+            with self.told(path):
+                stack.close()
+
+    @contextlib.contextmanager
     def progress(self, what: str) -> Iterator[Callable[[int, int], None]]:
         """Yield a function ``(done, total)`` that moves a progress bar: on rank 0 and on a terminal only."""
         if not (self.first and on_terminal()):
@@ -90,16 +106,19 @@ class Console:
 
 def write_json(console: Console, document: object, path: str) -> None:
     """Write a JSON document to a file, whole or not at all, or to stdout for ``-``; collective."""
+    if path == "-":
+        console.out(to_json(document))
+        return
+    with console.output(path) as file:
+        if file:
+            file.write(to_json(document).encode() + b"\n")
+
+
+def to_json(document: object) -> str:
+    """Return the document as JSON."""
     import json
 
-    text = json.dumps(document, indent=2, allow_nan=False)
-    if path == "-":
-        console.out(text)
-        return
-    with console.told(path):
-        if console.first:
-            with whole_file(path) as file:
-                file.write(f"{text}\n".encode())
+    return json.dumps(document, indent=2, allow_nan=False)
 
 
 @contextlib.contextmanager
@@ -181,8 +200,43 @@ class Names(click.ParamType[list[str]]):
         return names
 
 
+MOST_BYTES = 1 << 50
+"""Bytes of the largest array that can be asked for."""
+
 MOST = 1_000_000_000
 """Elements of the largest array that is validated."""
+
+
+class Sizes(click.ParamType[list[int]]):
+    """A comma-separated list of sizes in bytes, ``8,1K,1M``, or a range of doubling ones, ``8:256M``."""
+
+    name = "sizes"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[int]:
+        """Split and check."""
+        if isinstance(value, list):
+            return value
+        sizes: list[int] = []
+        for text in value.split(","):
+            edges = [self._size(edge) for edge in text.split(":")]
+            if None in edges or len(edges) > 2:
+                self.fail(f"{text.strip()!r} is no size such as 8, 64K, 1.5M, or range such as 8:256M", param, ctx)
+            first, last = edges[0], edges[-1]
+            assert first is not None and last is not None
+            if first > last:
+                self.fail(f"the range {text.strip()!r} ends below its beginning", param, ctx)
+            while first <= last:
+                sizes.append(first)
+                first *= 2
+        return list(dict.fromkeys(sizes))
+
+    @staticmethod
+    def _size(text: str) -> int | None:
+        match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,9})?) *([KMGT]?)(?:i?B)?", text.strip(), re.ASCII | re.IGNORECASE)
+        if not match:
+            return None
+        size = float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " ")
+        return int(size) if size >= 1 and size.is_integer() and size <= MOST_BYTES else None
 
 
 class Counts(click.ParamType[list[int]]):

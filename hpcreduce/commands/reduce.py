@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +10,7 @@ import click
 from hpcreduce import arrayfiles
 from hpcreduce.arrayfiles import FileError, Group, Member
 from hpcreduce.collectives import allreduce
-from hpcreduce.commands.console import CommandError, Console, whole_file
+from hpcreduce.commands.console import CommandError, Console
 from hpcreduce.runtime.operations import OPERATIONS, Operation, divide
 
 
@@ -33,14 +32,11 @@ def reduce_command(files: tuple[str, ...], op: str, output: str, axis: int | Non
         raise click.UsageError(f"the output {output} must end in .npy or .npz")
     console = Console()
     by_name = output.endswith(".npz")
-    with contextlib.ExitStack() as stack:
-        file = _open_output(console, stack, output)
+    with console.output(output) as file:
         groups = _groups(console, files, member, by_name, axis)
         with console.progress("reducing") as progress:
             results = _reduce(console, groups, OPERATIONS[op], axis, progress)
             _write(console, output, file, results, by_name)
-        with console.told(output):
-            stack.close()
     arrays = sum(len(group.members) for group in groups)
     dtype = _types(OPERATIONS[op], groups[0])[1]
     what = f"{len(groups)} members" if by_name else f"shape {groups[0].shape}, dtype {dtype}"
@@ -51,15 +47,6 @@ def reduce_command(files: tuple[str, ...], op: str, output: str, axis: int | Non
 
 def _number(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
-
-
-def _open_output(console: Console, stack: contextlib.ExitStack, output: str) -> Any:
-    """Open the output on rank 0, before any work is done."""
-    file = None
-    with console.told(output):
-        if console.first:
-            file = stack.enter_context(whole_file(output))
-    return file
 
 
 def _groups(

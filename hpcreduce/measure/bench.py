@@ -1,26 +1,38 @@
 """Time algorithms beside MPI_Allreduce in one run, interleaved.
 
-A time is the slowest rank's, after a barrier, in seconds per call; a row holds the median over the repetitions. All
-contenders take turns in each repetition, so that a drift of the machine's speed meets them alike, and the ratio to the
-library is the median over those turns.
+Rules that hold here:
+
+* A time is the slowest rank's, from a barrier on, in seconds per call. Calls that take microseconds are timed several
+  in a row (at most `MOST_CALLS`), since a clock and a barrier are no more precise than they last.
+* All contenders take turns in each iteration, each time in another order, so that a drift of the machine's speed meets
+  them alike; the ratio to the library is the median over the iterations.
+* Every contender's first result is checked against exact values that depend on rank and index.
 """
 
 from __future__ import annotations
 
 import os
-import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from hpcreduce.collectives import allreduce
+from hpcreduce.collectives import allreduce, allreduce_init
 from hpcreduce.errors import HpcreduceError
+from hpcreduce.measure import samples
+from hpcreduce.runtime import operations
+from hpcreduce.runtime.operations import OPERATIONS, Array
 
-DTYPE = np.dtype(np.float64)
 LIBRARY = "mpi"
-"""Name of the contender that is ``comm.Allreduce`` itself."""
+"""Name of the contender that is ``comm.Allreduce`` itself, as a program would call it."""
+
+MOST_CALLS = 50
+"""Calls in a row that are timed together, as far as they take a millisecond."""
+
+BLOCK = 65521
+"""Elements after which inputs repeat: a prime, so that chunks and segments that are swapped do not look alike."""
 
 
 class Row(NamedTuple):
@@ -29,25 +41,51 @@ class Row(NamedTuple):
     Attributes
     ----------
     algorithm : str
-        ``mpi`` is ``comm.Allreduce`` as a program would call it.
+        ``mpi`` is ``comm.Allreduce``.
     nbytes : int
-    seconds : float
-        Median time of the slowest rank.
-    busbw : float
-        Bus bandwidth in bytes per second: ``nbytes / seconds * 2 (p - 1) / p``, as nccl-tests define it.
-    ratio_to_mpi : float
-        Median over the interleaved turns of time / time of ``mpi``; below 1 is faster.
+        Bytes of the array that each rank passes.
+    dtype, op : str
+    ranks : int
+    median_s, p10_s, p90_s : float
+        Median and percentiles over the iterations, seconds.
+    low_s, high_s : float
+        95 % bootstrap interval of the median, seconds.
+    algbw, busbw : float
+        Bytes per second as nccl-tests define them: ``nbytes / median_s``, and that times ``2 (p - 1) / p``.
+    ratio_to_mpi : float or None
+        Median over the iterations of time / time of ``mpi``; below 1 is faster. `None` where MPI lacks the operation.
     """
 
     algorithm: str
     nbytes: int
-    seconds: float
+    dtype: str
+    op: str
+    ranks: int
+    median_s: float
+    p10_s: float
+    p90_s: float
+    low_s: float
+    high_s: float
+    algbw: float
     busbw: float
-    ratio_to_mpi: float
+    ratio_to_mpi: float | None
 
 
-def compare(comm: Any, algorithms: Sequence[str], nbytes: int, *, budget: float = 2.0) -> list[Row]:
-    """Time float64 sums in place of `nbytes` bytes; collective.
+def compare(
+    comm: Any,
+    algorithms: Sequence[str],
+    nbytes: int,
+    *,
+    dtype: str = "float64",
+    op: str = "sum",
+    iterations: int | None = None,
+    warmup: int = 1,
+    one_off: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Row]:
+    """Time the algorithms and the library at one size; collective.
+
+    In place where the result's dtype is the input's. Ours run as prepared plans (`hpcreduce.allreduce_init`).
 
     Parameters
     ----------
@@ -55,39 +93,49 @@ def compare(comm: Any, algorithms: Sequence[str], nbytes: int, *, budget: float 
     algorithms : sequence of str
         Contenders beside the library.
     nbytes : int
-        Size of the array in bytes.
-    budget : float
-        Seconds to spend, as far as five repetitions allow.
+        Size of the array in bytes; rounded up to whole elements.
+    dtype, op : str
+        Names in `samples.NAMES` and `OPERATIONS`.
+    iterations : int, optional
+        By default as many as two seconds allow, from 5 to 15.
+    warmup : int
+        Calls of each contender before its first iteration, beside the one whose result is checked.
+    one_off : bool
+        Time ``allreduce()`` instead of prepared plans.
+    progress : callable, optional
+        Called with the iterations done and in all.
 
     Returns
     -------
     list of Row
-        The library's first; the same on every rank.
+        The library's first, if MPI has such an operation; the same on every rank.
 
     Raises
     ------
     HpcreduceError
         A contender gave a wrong result.
     """
-    array = np.empty(max(1, nbytes // DTYPE.itemsize), DTYPE)
-    contenders = {LIBRARY: _library(comm, array)} | {name: _ours(comm, array, name) for name in algorithms}
-    first = {
-        name: _time(comm, call, lambda: _fill(array, comm.rank), 1, _verify(comm, array, name))
-        for name, call in contenders.items()
-    }
-    calls = max(1, min(50, round(1e-3 / max(min(first.values()), 1e-6))))
-    turns = max(5, min(15, int(budget / (calls * sum(first.values()))))) | 1
-    times: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(turns):
+    kind = samples.dtypes()[dtype]
+    count = -(-nbytes // kind.itemsize)
+    array = np.empty(count, kind)
+    result = OPERATIONS[op].types(kind)[1]
+    target = array if result == kind else np.empty(count, result)
+    with ExitStack() as plans:
+        contenders: dict[str, Callable[[], Any]] = {}
+        if samples.mpi_has(op, kind):
+            contenders[LIBRARY] = _library(comm, array, target, op)
+        for name in algorithms:
+            contenders[name] = _ours(comm, array, target, op, name, one_off, plans)
+        first = {}
         for name, call in contenders.items():
-            times[name].append(_time(comm, call, lambda: array.fill(1.0), calls))
-    share = 2 * (comm.size - 1) / comm.size
-    rows = []
-    for name, ours in times.items():
-        seconds = statistics.median(ours)
-        ratio = statistics.median(mine / theirs for mine, theirs in zip(ours, times[LIBRARY], strict=True))
-        rows.append(Row(name, array.nbytes, seconds, array.nbytes / seconds * share, ratio))
-    return rows
+            _check(comm, call, array, target, op, name)
+            first[name] = _time(comm, call, array, max(1, warmup))
+        fastest = max(min(first.values()), 1e-6)
+        calls = max(1, min(MOST_CALLS, round(1e-3 / fastest)))
+        if iterations is None:
+            iterations = max(5, min(15, int(2.0 / (calls * sum(first.values()))))) | 1
+        times = _take_turns(comm, contenders, array, iterations, calls, progress)
+    return [_row(name, array.nbytes, dtype, op, comm.size, mine, times.get(LIBRARY)) for name, mine in times.items()]
 
 
 def affordable(comm: Any, sizes: Sequence[int], ranks_per_node: int) -> list[int]:
@@ -99,75 +147,125 @@ def affordable(comm: Any, sizes: Sequence[int], ranks_per_node: int) -> list[int
     return [size for size in sizes if size <= room]
 
 
-def _library(comm: Any, array: Any) -> Callable[[], Any]:
+def _library(comm: Any, array: Array, target: Array, op: str) -> Callable[[], Any]:
+    """Return the library's call, followed for a mean by the division that a program would do itself."""
     from mpi4py import MPI
 
-    return lambda: comm.Allreduce(MPI.IN_PLACE, array, MPI.SUM)
+    source = MPI.IN_PLACE if target is array else array
+    constant = operations.predefined(OPERATIONS[op])
+
+    def call() -> None:
+        comm.Allreduce(source, target, constant)
+        if op == "mean":
+            operations.divide(target, comm.size)
+
+    return call
 
 
-def _ours(comm: Any, array: Any, algorithm: str) -> Callable[[], Any]:
-    return lambda: allreduce(comm, array, array, "sum", algorithm=algorithm)
+def _ours(
+    comm: Any, array: Array, target: Array, op: str, algorithm: str, one_off: bool, plans: ExitStack
+) -> Callable[[], Any]:
+    if one_off:
+        return lambda: allreduce(comm, array, target, op, algorithm=algorithm)
+    plan = plans.enter_context(allreduce_init(comm, array, target, op, algorithm=algorithm))
+
+    def call() -> None:
+        plan.Start()
+        plan.Wait()
+
+    return call
 
 
-def _fill(array: Any, rank: int) -> None:
-    """Fill with whole numbers that depend on rank and index, block by block to spare memory."""
-    for start in range(0, array.size, 1 << 16):
-        block = array[start : start + (1 << 16)]
-        block[:] = (rank + 1) * _pattern(start, block.size)
+def _check(comm: Any, call: Callable[[], Any], array: Array, target: Array, op: str, name: str) -> None:
+    """Run it once, on inputs whose result is known; raise HpcreduceError on every rank if it is wrong on any."""
+    given = samples.make(op, array.dtype, min(BLOCK, array.size), comm.rank, comm.size)
+    (wanted,) = samples.expected(op, array.dtype, given.size, comm.size)
+    keep = samples.settled(op, array.dtype, given.size, comm.size) if name == LIBRARY else np.ones(given.size, bool)
+    for start in range(0, array.size, BLOCK):
+        array[start : start + BLOCK] = given[: array.size - start]
+    call()
+    right = all(
+        (samples.same(block, wanted[: block.size]) | ~keep[: block.size]).all()
+        for block in (target[start : start + BLOCK] for start in range(0, target.size, BLOCK))
+    )
+    wrong = [rank for rank, good in enumerate(comm.allgather(right)) if not good]
+    if wrong:
+        raise HpcreduceError(f"{name}: wrong {op} of {array.nbytes} bytes on ranks {wrong}; nothing was timed")
 
 
-def _pattern(start: int, count: int) -> Any:
-    return np.arange(start, start + count) % 1009 + 1
-
-
-def _verify(comm: Any, array: Any, name: str) -> Callable[[], None]:
-    def verify() -> None:
-        total = comm.size * (comm.size + 1) // 2
-        right = all(
-            (array[start : start + (1 << 16)] == total * _pattern(start, min(1 << 16, array.size - start))).all()
-            for start in range(0, array.size, 1 << 16)
-        )
-        wrong = [rank for rank, good in enumerate(comm.allgather(right)) if not good]
-        if wrong:
-            raise HpcreduceError(f"{name}: wrong sum of {array.nbytes} bytes on ranks {wrong}")
-
-    return verify
-
-
-def _time(
+def _take_turns(
     comm: Any,
-    call: Callable[[], Any],
-    prepare: Callable[[], None],
+    contenders: dict[str, Callable[[], Any]],
+    array: Array,
+    iterations: int,
     calls: int,
-    verify: Callable[[], None] | None = None,
-) -> float:
+    progress: Callable[[int, int], None] | None,
+) -> dict[str, list[float]]:
+    names = list(contenders)
+    times: dict[str, list[float]] = {name: [] for name in names}
+    for turn in range(iterations):
+        place = turn % len(names)
+        for name in names[place:] + names[:place]:
+            times[name].append(_time(comm, contenders[name], array, calls))
+        if progress:
+            progress(turn + 1, iterations)
+    return times
+
+
+def _time(comm: Any, call: Callable[[], Any], array: Array, calls: int) -> float:
     """Return the slowest rank's seconds per call."""
     from mpi4py import MPI
 
-    prepare()
+    array.fill(1)
     comm.Barrier()
     start = time.perf_counter()
     for _ in range(calls):
         call()
     mine = time.perf_counter() - start
-    if verify:
-        verify()
     return float(comm.allreduce(mine, MPI.MAX)) / calls
 
 
-def table(rows: Sequence[Row], chosen: Callable[[int], str]) -> Iterator[str]:
+def _row(
+    name: str, nbytes: int, dtype: str, op: str, ranks: int, mine: list[float], library: list[float] | None
+) -> Row:
+    low, high = interval(mine)
+    median, p10, p90 = (float(value) for value in np.percentile(mine, [50, 10, 90]))
+    ratio = None if library is None else float(np.median(np.array(mine) / np.array(library)))
+    busbw = nbytes / median * 2 * (ranks - 1) / ranks
+    return Row(name, nbytes, dtype, op, ranks, median, p10, p90, low, high, nbytes / median, busbw, ratio)
+
+
+def interval(times: Sequence[float], resamples: int = 1000) -> tuple[float, float]:
+    """Return the 95 % bootstrap interval of the median (percentile method, always the same resamples).
+
+    >>> interval([1.0, 1.0, 1.0])
+    (1.0, 1.0)
+    """
+    drawn = np.random.default_rng(0).choice(np.asarray(times), (resamples, len(times)))
+    low, high = np.percentile(np.median(drawn, axis=1), [2.5, 97.5])
+    return float(low), float(high)
+
+
+def table(rows: Sequence[Row], chosen: Callable[[int], str], detailed: bool = False) -> Iterator[str]:
     """Yield the lines of a table; `chosen` says which algorithm ``auto`` takes at a size."""
-    yield f"{'size':>9}  {'algorithm':<20}{'time':>11}{'bus bandwidth':>16}{'speed vs mpi':>14}"
+    spread = f"{'p10':>11}{'p90':>11}{'95 % of median':>23}" if detailed else ""
+    algbw = f"{'algbw':>12}" if detailed else ""
+    yield f"{'size':>9}  {'algorithm':<20}{'time':>11}{spread}{algbw}{'bus bandwidth':>16}{'speed vs mpi':>14}"
     for nbytes in dict.fromkeys(row.nbytes for row in rows):
         group = [row for row in rows if row.nbytes == nbytes]
-        fastest = min(group, key=lambda row: row.ratio_to_mpi)
+        fastest = min(group, key=lambda row: row.median_s if row.ratio_to_mpi is None else row.ratio_to_mpi)
         for row in group:
             size = format_bytes(nbytes) if row is group[0] else ""
             marks = (" <- fastest" if row is fastest else "") + (" (auto)" if row.algorithm == chosen(nbytes) else "")
             bandwidth = format_rate(row.busbw) if row.busbw else "-"
+            if detailed:
+                likely = f"{format_seconds(row.low_s)} - {format_seconds(row.high_s)}"
+                spread = f"{format_seconds(row.p10_s):>11}{format_seconds(row.p90_s):>11}{likely:>23}"
+                algbw = f"{format_rate(row.algbw):>12}"
+            speed = "-" if row.ratio_to_mpi is None else f"{1 / row.ratio_to_mpi:.2f}x"
             yield (
-                f"{size:>9}  {row.algorithm:<20}{format_seconds(row.seconds):>11}{bandwidth:>16}"
-                f"{1 / row.ratio_to_mpi:>13.2f}x{marks}"
+                f"{size:>9}  {row.algorithm:<20}{format_seconds(row.median_s):>11}{spread}{algbw}{bandwidth:>16}"
+                f"{speed:>14}{marks}"
             )
 
 
@@ -177,7 +275,7 @@ def format_bytes(nbytes: int) -> str:
     >>> format_bytes(8), format_bytes(64 << 10), format_bytes(100 << 20)
     ('8 B', '64 KiB', '100 MiB')
     """
-    for unit, shift in ("GiB", 30), ("MiB", 20), ("KiB", 10):
+    for unit, shift in ("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10):
         if nbytes >= 1 << shift:
             return f"{nbytes / (1 << shift):g} {unit}"
     return f"{nbytes} B"
@@ -186,13 +284,13 @@ def format_bytes(nbytes: int) -> str:
 def format_rate(rate: float) -> str:
     """Return the rate, given in bytes per second, with three digits.
 
-    >>> format_rate(2.471e9), format_rate(64.0e6), format_rate(1234.0)
-    ('2.47 GB/s', '64.0 MB/s', '1.23 kB/s')
+    >>> format_rate(2.471e9), format_rate(640.2e6), format_rate(1234.0)
+    ('2.47 GB/s', '640 MB/s', '1.23 kB/s')
     """
     for unit, scale in ("GB/s", 1e9), ("MB/s", 1e6):
         if rate >= scale:
-            return f"{rate / scale:#.3g} {unit}"
-    return f"{rate / 1e3:#.3g} kB/s"
+            return f"{_digits(rate / scale, 3)} {unit}"
+    return f"{_digits(rate / 1e3, 3)} kB/s"
 
 
 def format_seconds(seconds: float) -> str:
@@ -203,5 +301,9 @@ def format_seconds(seconds: float) -> str:
     """
     for unit, scale in ("us", 1e-6), ("ms", 1e-3):
         if seconds < 1000 * scale:
-            return f"{seconds / scale:#.4g} {unit}"
-    return f"{seconds:#.4g} s"
+            return f"{_digits(seconds / scale, 4)} {unit}"
+    return f"{_digits(seconds, 4)} s"
+
+
+def _digits(value: float, number: int) -> str:
+    return f"{value:#.{number}g}".rstrip(".")

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcreduce.algorithms import ALGORITHMS
 from hpcreduce.runtime.operations import OPERATIONS, Array, DType, is_half
 
 _BITWISE = {"band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor}
@@ -44,6 +45,12 @@ def applies(op: str, dtype: DType) -> bool:
     except TypeError:
         return False
     return True
+
+
+def mpi_has(op: str, dtype: DType) -> bool:
+    """Whether MPI has this operation on this type, be its meaning ours in all cases or not."""
+    known = ALGORITHMS["mpi"].pairs.get(op, "") + ("fdg" if op in ("max", "min") else "bBhH" if op == "sum" else "")
+    return dtype.isnative and dtype.char in known
 
 
 def make(op: str, dtype: DType, count: int, rank: int, size: int) -> Array:

@@ -220,8 +220,7 @@ def _reference(comm: Any, op: str, given: Array) -> Array | None:
     """Return what MPI_Allreduce gives, or None where it has no such type or operation."""
     from mpi4py import MPI
 
-    defined = ALGORITHMS["mpi"].pairs.get(op, "") + ("fdg" if op in ("max", "min") else "bBhH" if op == "sum" else "")
-    if not given.dtype.isnative or given.dtype.char not in defined:
+    if not samples.mpi_has(op, given.dtype):
         return None
     result = np.empty_like(given)
     comm.Allreduce(given.copy(), result, getattr(MPI, OPERATIONS[op].library))

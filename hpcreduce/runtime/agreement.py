@@ -18,6 +18,8 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from hpcreduce.algorithms import ALGORITHMS
 from hpcreduce.errors import BrokenCommunicatorError, HpcreduceError
 from hpcreduce.runtime import wait
@@ -73,6 +75,19 @@ class Call(NamedTuple):
         return self.stream is not None and (self.stream.busy or ALGORITHMS.get(row.name, row) is not row)
 
 
+class Engine:
+    """A persistent all-reduce of the library in an array of its own, which plans use in turn.
+
+    For Open MPI: it does not give back what a persistent request held (seen with 5.0.11: 240 bytes and the array's
+    size), so requests are used again rather than freed.
+    """
+
+    def __init__(self, comm: Any, in_place: Any, count: int, dtype: Any, op: Any) -> None:
+        self.array = np.empty(count, dtype)
+        self.request = comm.Allreduce_init(in_place, self.array, op)
+        self.used = True
+
+
 class State:
     """What belongs to one communicator.
 
@@ -93,8 +108,12 @@ class State:
         Why it is gone: it was freed, or MPI was finalized. Empty while it can be used.
     plans : int
         Persistent plans made so far.
+    engines : dict
+        Kind of call -> its engines, in the order in which all ranks made them.
     holders : set
         What holds requests of the library that must be freed before MPI ends; has ``release()``.
+    leaky : bool
+        The library does not give back what a persistent request held.
     """
 
     def __init__(self, comm: Any) -> None:
@@ -102,6 +121,7 @@ class State:
         self.opened, self.closed, self.broken = False, "", ""
         self.calls: OrderedDict[Hashable, Call] = OrderedDict()
         self.sequence = self.plans = 0
+        self.engines: dict[Hashable, list[Engine]] = {}
         self.holders: weakref.WeakSet[Any] = weakref.WeakSet()
         self.lock = threading.Lock()  # held by the one thread that is in a call
         self.rank, self.size = comm.rank, comm.size
@@ -110,12 +130,13 @@ class State:
         """Duplicate `comm` and exchange the node map; collective."""
         from mpi4py import MPI
 
-        self.in_place = MPI.IN_PLACE
+        self.in_place, self._band = MPI.IN_PLACE, MPI.BAND
+        self.leaky = MPI.Get_library_version().startswith("Open MPI")
         plain = MPI.Intracomm(comm)  # a duplicate has the type of what is duplicated
         self.enter()
         try:
             self.comm, request = plain.Idup()
-            self._wait(request, "MPI_Comm_idup", timeout)
+            self._wait(request, "first use of the communicator (MPI_Comm_idup)", timeout)
             self.comm.Set_errhandler(MPI.ERRORS_RETURN)
             upper_bound: Any = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)  # Open MPI tells it of this communicator only
             self._mask = (1 << ((upper_bound + 1).bit_length() - 1)) - 1
@@ -127,25 +148,53 @@ class State:
         finally:
             self.lock.release()
 
+    def engine(self, count: int, dtype: Any, op: Any) -> Engine:
+        """Return an engine that no plan uses on any rank, a new one if need be; collective.
+
+        Ranks agree on it, since plans may be given up at another time on each.
+        """
+        engines = self.engines.setdefault((count, dtype, op.handle), [])
+        if engines:
+            free = np.array([sum(1 << index for index, engine in enumerate(engines[:63]) if not engine.used)])
+            request = self.comm.Iallreduce(self.in_place, free, self._band)
+            self._wait(request, "a new plan", None, free)
+            if common := int(free[0]):
+                engine = engines[(common & -common).bit_length() - 1]
+                engine.used = True
+                return engine
+        engines.append(Engine(self.comm, self.in_place, count, dtype, op))
+        return engines[-1]
+
     def close(self, reason: str) -> None:
         """Refuse new calls; operations in flight may still be waited for."""
         self.closed = reason
-        self.calls.clear()
         for holder in list(self.holders):
             holder.release()
+        self.calls.clear()
+        self._free_engines()
 
     def free(self) -> None:
         """Give the duplicate back, once nothing is in flight and unless messages of a failed operation may be."""
-        busy = any(operation.state is self for operation in wait.in_flight)
-        if self.opened and not busy and not self.broken:
+        self._free_engines()
+        if self.opened and not self._busy() and not self.broken:
             self.opened = False
             self.comm.Free()
+
+    def _free_engines(self) -> None:
+        if not self._busy() and not self.broken:
+            for engines in self.engines.values():
+                for engine in engines:
+                    engine.request.Free()
+            self.engines.clear()
+
+    def _busy(self) -> bool:
+        return any(operation.state is self for operation in wait.in_flight)
 
     def _node_map(self, host: str, timeout: float | None) -> tuple[int, ...]:
         mine = hashlib.blake2b(host.encode(), digest_size=8).digest()
         hosts = bytearray(8 * self.size)
         request = self.comm.Iallgather(mine, hosts)
-        self._wait(request, "exchange of host names", timeout, mine, hosts)
+        self._wait(request, "first use of the communicator (exchange of host names)", timeout, mine, hosts)
         names = [bytes(hosts[8 * rank : 8 * rank + 8]) for rank in range(self.size)]
         known = {name: number for number, name in enumerate(dict.fromkeys(names))}
         return tuple(known[name] for name in names)
@@ -209,12 +258,13 @@ class State:
         )
 
     def _wait(self, request: Any, what: str, timeout: float | None, *buffers: Any) -> None:
-        """Wait for a request that opens the communicator."""
+        """Wait for a request of this class's own."""
         try:
             wait.until(
                 lambda: 0 if request.Test() else 1,
                 self.timeout if timeout is None else timeout,
-                lambda: f"rank {self.rank}: first use of the communicator ({what}): waiting for other ranks",
+                lambda: f"rank {self.rank}: {what}: waiting for other ranks",
+                wait.BLIND_GRACE,
             )
         except BaseException as error:
             self.retire(error, request, buffers)
@@ -291,7 +341,7 @@ def _begin() -> None:
 
 
 def _close(comm: Any, keyval: int, found: State) -> None:
-    found.close("comm was freed; go on with another communicator")
+    found.close("comm was freed, or MPI finalized")
     found.free()
 
 

@@ -126,9 +126,12 @@ def fill(array: Array, given: Given, rank: int) -> None:
 def store(array: Array, given: Given) -> None:
     """Put the reduced array into the targets."""
     names = array.dtype.names
-    for index, target in enumerate(given.targets):
-        field = array[names[index]] if names else array
-        target[...] = field if target.ndim == 1 else field.reshape(target.shape)
+    if not names:
+        target = given.targets[0]
+        target[...] = array if target.ndim == 1 else array.reshape(target.shape)
+        return
+    for name, target in zip(names, given.targets, strict=True):
+        target[...] = array[name].reshape(target.shape)
 
 
 def returned(given: Given, sendbuf: Any) -> Any:

@@ -22,6 +22,9 @@ from hpcreduce.runtime.buffers import Given
 from hpcreduce.runtime.operations import Operation
 from hpcreduce.runtime.wait import in_flight
 
+ENGINE_BELOW = 64 << 10
+"""Bytes up to which a persistent plan copies its buffers into an engine and back, where the library leaks requests."""
+
 
 class Plan:
     """An all-reduce that is bound to its buffers; made by `hpcreduce.allreduce_init` and `hpcreduce.iallreduce`.
@@ -42,6 +45,7 @@ class Plan:
     _source: Any = None  # the send buffer, where the library reads it itself
     _request: Any = None
     _persistent = False  # the request is one of the library's persistent ones
+    _engine: Any = None  # that it belongs to, if it is not this plan's alone
     _failure: BaseException | None = None
     _starts = 0
     _mark: int | None = None  # a persistent plan's own fingerprint: ranks may start plans in any order
@@ -74,15 +78,20 @@ class Plan:
 
     def persist(self) -> Plan:
         """Prepare to be started more than once; collective where the library runs it."""
-        state = self.state
+        state, call = self.state, self._call
         if self._stream:
             state.plans += 1
-            self._mark = agreement.fingerprint(self._call.fingerprint, state.plans)
+            self._mark = agreement.fingerprint(call.fingerprint, state.plans)
+            return self
+        if state.leaky and call.op and self._work.nbytes <= ENGINE_BELOW:
+            self._engine = state.engine(self._work.size, call.work, call.op)
+            self._work, self._request = self._engine.array, self._engine.request
+            self._loads = self._stores = True
         else:
             self._share()
             self._request = state.comm.Allreduce_init(*self._arguments())
-            self._persistent = True
             state.holders.add(self)
+        self._persistent = True
         return self
 
     def Start(self) -> None:
@@ -156,10 +165,13 @@ class Plan:
         """Give back the library's request, if there is one that is not active."""
         if self._persistent and not self.active:
             self._persistent = False
-            self._request.Free()
+            if self._engine:
+                self._engine.used = False
+            else:
+                self._request.Free()
 
     def __del__(self) -> None:
-        if self._persistent and not self.state.closed:
+        if self._persistent and (self._engine or not self.state.closed):
             self.release()
 
     def __enter__(self) -> Plan:
@@ -223,7 +235,7 @@ class Plan:
     def _finish(self) -> None:
         """Wait for the end of the operation."""
         try:
-            wait.until(self.step, self._timeout, self._where)
+            wait.until(self.step, self._timeout, self._where, wait.GRACE if self._stream else wait.BLIND_GRACE)
         except BaseException as error:
             self._fail(error)
             raise

@@ -25,6 +25,9 @@ SPINS = 20
 GRACE = 50e-6
 """Seconds without progress before the first nap."""
 
+BLIND_GRACE = 2e-3
+"""The same for the library's own operations: they tell no progress, and get on only while they are asked."""
+
 
 in_flight: dict[Any, int] = {}
 """Operations started and not seen complete -> the thread that started them; each has ``step()`` and ``state``."""
@@ -39,7 +42,7 @@ def move_others(own: Progress) -> None:
                 operation.step()
 
 
-def until(progress: Progress, timeout: float, describe: Callable[[], str]) -> None:
+def until(progress: Progress, timeout: float, describe: Callable[[], str], grace: float = GRACE) -> None:
     """Call `progress` until it returns 0.
 
     Parameters
@@ -50,6 +53,8 @@ def until(progress: Progress, timeout: float, describe: Callable[[], str]) -> No
         Seconds.
     describe : callable
         Says what is waited for; called for the error only.
+    grace : float
+        Seconds without progress before the first nap.
 
     Raises
     ------
@@ -79,6 +84,6 @@ def until(progress: Progress, timeout: float, describe: Callable[[], str]) -> No
         if left != before:
             moved = now
         idle = now - moved
-        nap = 0.0 if idle < GRACE else 50e-6 if idle < 1 else 500e-6
+        nap = 0.0 if idle < grace else 50e-6 if idle < 1 else 500e-6
         if now - start > timeout:
             raise CollectiveTimeoutError(f"{describe()}: not finished after {timeout:g} s")

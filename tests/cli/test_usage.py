@@ -86,7 +86,15 @@ def test_X01_one_rank_opens_the_output(many, folder):
 
 
 def test_X01_help_is_printed_once(many):
-    commands = [["--help"], ["-h"], ["--version"], ["validate", "--help"], ["reduce", "-h"], ["info", "-h"]]
+    commands = [
+        ["--help"],
+        ["-h"],
+        ["--version"],
+        ["validate", "--help"],
+        ["bench", "-h"],
+        ["reduce", "-h"],
+        ["info", "-h"],
+    ]
     for said in many(3, commands):
         assert said.statuses == [0] * 3 and not any(said.outs[1:]) and not any(said.errs), said
         assert said.outs[0].strip() and all(len(line) <= 100 for line in said.outs[0].splitlines()), said
@@ -95,7 +103,7 @@ def test_X01_help_is_printed_once(many):
 def test_help_names_the_commands_and_what_runs_without_one(cli):
     result = cli(0, "--help")
     assert result.status == 0 and result.err == ""
-    for word in ("validate", "reduce", "info", "Without a command", "mpirun -n"):
+    for word in ("validate", "bench", "reduce", "info", "Without a command", "mpirun -n"):
         assert word in result.out
 
 
