@@ -191,10 +191,11 @@ def _checked(
     source = buffers.source(sendbuf, recvbuf, operation.locates)
     if segment is not None or type(algorithm) is not str:
         check_types(algorithm, segment)  # before the look-up: 1, 1.0 and True are equal keys
-    call = known(state, operation, source.shape, source.dtype, algorithm, segment) if keep else None
-    if call is None:
-        call = prepare(state, operation, source.shape, source.dtype, algorithm, segment, keep)
+    known = state.call((source.shape, source.dtype, operation.name, operation.commutative, algorithm, segment), keep)
+    call = known or prepare(state, operation, source.shape, source.dtype, algorithm, segment, keep)
     given = buffers.pair(source, sendbuf, recvbuf, call.result, operation.locates)
+    if keep:  # only now that nothing can be refused any more, since ranks must stay in step
+        call = admit(state, call, operation, source.size) if known is None else state.used(call)
     return state, call, operation, given
 
 
@@ -207,18 +208,6 @@ def run(
     return Plan(state, call, operation, given, sendbuf, recvbuf, timeout).run()
 
 
-def known(
-    state: State,
-    operation: Operation,
-    shape: tuple[int, ...],
-    dtype: DType,
-    algorithm: str,
-    segment: int | None,
-) -> Call | None:
-    """Return what is prepared for such a call already, if it is not in use."""
-    return state.call((shape, dtype, operation.name, operation.commutative, algorithm, segment))
-
-
 def prepare(
     state: State,
     operation: Operation,
@@ -226,26 +215,31 @@ def prepare(
     dtype: DType,
     algorithm: str,
     segment: int | None,
-    keep: bool,
+    keep: bool = True,
 ) -> Call:
-    """Prepare such a call, to be kept for others like it or for one plan."""
+    """Prepare such a call on this rank, to be kept for others like it or for one plan."""
     work, result = operation.types(dtype)
     count = math.prod(shape)
     below = ENGINE_BELOW if state.leaky and not keep else LIBRARY_BELOW
     choice = choose(algorithm, segment, operation, work, count, state.nodes, below)
     row = choice.algorithm
-    mark = agreement.fingerprint("allreduce", operation.name, dtype.str, shape, row.name, choice.segment)
-    text = f"allreduce(op {operation.name}, dtype {dtype}, shape {shape}, algorithm {row.name})"
+    stream = op = None
     if row.rounds is not None:
         program = compile_rounds(row.rounds(state.rank, state.size, count), choice.segment)
-        call = Call(work, result, choice, mark, Stream(state.comm, program, work, choice.window), None, text)
+        stream = Stream(state.comm, program, work, choice.window)
     else:
-        call = Call(work, result, choice, mark, None, operations.predefined(operation), text)
-        if keep and call.op and count * work.itemsize <= REUSED:
-            call = call._replace(plan=Plan.reusable(state, call, operation, count))
-    if keep:
-        state.keep((shape, dtype, operation.name, operation.commutative, algorithm, segment), call)
-    return call
+        op = operations.predefined(operation)
+    key = (shape, dtype, operation.name, operation.commutative, algorithm, segment)
+    mark = agreement.fingerprint("allreduce", operation.name, dtype.str, shape, row.name, choice.segment)
+    text = f"allreduce(op {operation.name}, dtype {dtype}, shape {shape}, algorithm {row.name})"
+    return Call(key, work, result, choice, mark, stream, op, text)
+
+
+def admit(state: State, call: Call, operation: Operation, count: int) -> Call:
+    """Keep a call that is made for the first time; collective where the library runs it on a small array."""
+    if call.op and count * call.work.itemsize <= REUSED:
+        call = call._replace(plan=Plan.reusable(state, call, operation, count))
+    return state.keep(call)
 
 
 def check_timeout(timeout: float) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from hpcreduce.collectives import check_timeout, known, prepare, run
+from hpcreduce.collectives import admit, check_timeout, prepare, run
 from hpcreduce.runtime import agreement, buffers, operations, specs
 from hpcreduce.runtime.agreement import Call, State
 from hpcreduce.runtime.operations import Array, Operation
@@ -108,6 +108,8 @@ class Intracomm(MPI.Intracomm):
         if source is not target and source.shape != target.shape:
             source = source.reshape(target.shape)
         given = buffers.pair(source, source, target, call.result, False)
+        known = state.calls.get(call.key) is call
+        call = state.used(call) if known else admit(state, call, operation, source.size)
         run(state, call, operation, given, source, target, self._timeout)
         return None
 
@@ -120,8 +122,8 @@ class Intracomm(MPI.Intracomm):
 
     def _call(self, state: State, operation: Operation, source: Array, target: Array) -> Call | None:
         """Return the prepared call for these arrays, `None` if the library has to run it."""
-        shape, dtype = (source.size,), source.dtype
-        call = known(state, operation, shape, dtype, self._algorithm, None)
+        shape, dtype, algorithm = (source.size,), source.dtype, self._algorithm
+        call = state.call((shape, dtype, operation.name, operation.commutative, algorithm, None))
         if call is None:
             try:
                 work, result = operation.types(dtype)
@@ -129,10 +131,10 @@ class Intracomm(MPI.Intracomm):
                 return None
             if operation.locates or result != dtype:
                 return None
-            algorithm = self._algorithm
             if algorithm != "auto" and forbids(named(algorithm), operation, work):
                 algorithm = "auto"
-            call = prepare(state, operation, shape, dtype, algorithm, None, keep=True)
+                call = state.call((shape, dtype, operation.name, operation.commutative, algorithm, None))
+            call = call or prepare(state, operation, shape, dtype, algorithm, None)
         return call if _equal_types(target.dtype, call.result) else None
 
     def _like_this(self, comm: MPI.Comm) -> Intracomm:

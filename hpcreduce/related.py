@@ -272,6 +272,6 @@ def _prepared(
         mark = agreement.fingerprint(name, operation.name, str(dtype), shape, length, details)
         text = ", ".join([f"{name}(op {operation.name}", f"dtype {dtype}", f"shape {shape}", *map(str, details)]) + ")"
         choice = Choice(row, length, WINDOW, "the only one")
-        call = Call(work, dtype, choice, mark, Stream(state.comm, program, work, WINDOW), None, text)
-        state.keep(key, call)
-    return call
+        call = Call(key, work, dtype, choice, mark, Stream(state.comm, program, work, WINDOW), None, text)
+        state.keep(call)
+    return state.used(call)

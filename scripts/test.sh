@@ -55,6 +55,22 @@ for library in openmpi mpich; do
     fi
 done
 
+# mpi4py's own tests, which the drop-in has to pass, come with its source distribution.
+fetch_mpi4py_tests() {
+    local version place
+    version=$("$venvs/openmpi/bin/python" -c 'from importlib.metadata import version; print(version("mpi4py"))') || return 1
+    place="$venvs/mpi4py-$version"
+    if [ ! -d "$place/test" ]; then
+        rm -rf "$place.part" && mkdir -p "$place.part" || return 1
+        "$venvs/openmpi/bin/python" -m pip download --quiet --disable-pip-version-check --no-deps --no-binary mpi4py \
+            --dest "$place.part" "mpi4py==$version" || return 1
+        tar -xzf "$place.part"/mpi4py-*.tar.gz -C "$place.part" --strip-components=1 || return 1
+        rm -rf "$place" && mv "$place.part" "$place" || return 1
+    fi
+    export HPCREDUCE_MPI4PY_TESTS="$place/test"
+}
+fetch_mpi4py_tests || echo "mpi4py's source distribution cannot be had: its tests on the drop-in are skipped" >&2
+
 tools="$venvs/openmpi/bin"
 report() { echo --junit-xml="$results/$1.xml"; }
 step ruff 120 "$tools/ruff" check .

@@ -43,6 +43,8 @@ class Call(NamedTuple):
 
     Attributes
     ----------
+    key : hashable
+        What is kept under this key stands for all calls of this kind.
     work, result : numpy.dtype
     choice : Choice
     fingerprint : int
@@ -57,6 +59,7 @@ class Call(NamedTuple):
         For small arrays that the library reduces: a persistent plan that takes all calls of this kind in turn.
     """
 
+    key: Hashable
     work: Any
     result: Any
     choice: Choice
@@ -199,20 +202,22 @@ class State:
         known = {name: number for number, name in enumerate(dict.fromkeys(names))}
         return tuple(known[name] for name in names)
 
-    def call(self, key: Hashable) -> Call | None:
-        """Return what is kept under `key`, if it is still true and not in use."""
-        call = self.calls.get(key)
-        if call is None or (call.stream is not None and call.stale()):
-            return None
-        self.calls.move_to_end(key)
+    def call(self, key: Hashable, wanted: bool = True) -> Call | None:
+        """Return what is kept under `key`, if it is `wanted`, still true and not in use."""
+        call = self.calls.get(key) if wanted else None
+        return None if call is None or (call.stream is not None and call.stale()) else call
+
+    def used(self, call: Call) -> Call:
+        """Note that a call that is kept is made now: by all ranks, or they would not drop the same one."""
+        self.calls.move_to_end(call.key)
         return call
 
-    def keep(self, key: Hashable, call: Call) -> None:
-        """Keep a prepared call, and drop the one that was not used for longest if they are too many."""
-        self.calls[key] = call
-        self.calls.move_to_end(key)
+    def keep(self, call: Call) -> Call:
+        """Keep a prepared call that is made now, and drop the one that was not made for longest if they are many."""
+        self.calls[call.key] = call
         if len(self.calls) > CALLS:
             self.calls.popitem(last=False)
+        return self.used(call)
 
     def next_tag(self, fingerprint: int) -> int:
         """Return the tag of the messages of the next collective, which all ranks should describe alike."""

@@ -236,6 +236,25 @@ def test_buffers_that_do_not_overlap_are_taken(comm):
     assert (base[6:] == comm.size * base[:6]).all()
 
 
+def test_refused_calls_of_new_kinds_leave_ranks_in_step(comm):
+    """What one rank alone is refused changes nothing that all ranks count on: prepared calls, their order, requests."""
+    kinds = range(1, agreement.CALLS + 40)
+    for turn in range(2):
+        if comm.rank == turn % comm.size:
+            for count in (*kinds, *reversed(kinds)):
+                for recvbuf in (np.zeros(count + 1), np.zeros(count, np.int8)):
+                    with pytest.raises((TypeError, ValueError)):
+                        hpcreduce.allreduce(comm, np.ones(count), recvbuf, timeout=60)
+                    with pytest.raises((TypeError, ValueError)):
+                        hpcreduce.allreduce_init(comm, np.ones(count), recvbuf, timeout=60)
+        for count in kinds:
+            assert hpcreduce.allreduce(comm, np.ones(count), timeout=60).tolist() == [comm.size] * count
+        with hpcreduce.allreduce_init(comm, np.ones(3), timeout=60) as plan:
+            handle = hpcreduce.iallreduce(comm, np.full(3, 2.0), timeout=60)
+            plan.Start()
+            assert handle.Wait().tolist() == [2 * comm.size] * 3 and plan.Wait().tolist() == [comm.size] * 3
+
+
 @pytest.fixture(params=["before", "after"])
 def first_use(request, monkeypatch):
     """Whether this process has used the package on any communicator."""
