@@ -226,7 +226,9 @@ class _Queues:
     def start(self, now: float) -> list[Message]:
         """Begin all messages that can begin, and return them."""
         begun = []
-        heads = [(self.waiting[source][0][0], source) for source in self.stirred if self.waiting[source]]
+        heads = [
+            (self.waiting[source][0][0], source) for source in self.stirred if self.waiting[source] and self.out[source]
+        ]
         heapq.heapify(heads)
         self.stirred = set()
         while heads:
