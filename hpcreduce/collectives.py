@@ -50,7 +50,7 @@ def allreduce(
         ``sum mean prod max min nanmax nanmin land lor lxor band bor bxor maxloc minloc``; the ``MPI.SUM`` style; or
         ``f(a, b) -> c`` on arrays, taken as non-commutative unless ``f.commutative`` is true.
     algorithm : str
-        A name in `hpcreduce.ALGORITHMS`, or ``auto``.
+        A name in `hpcreduce.ALGORITHMS`, ``hierarchical:NAME`` with what runs across nodes, or ``auto``.
     segment : int, optional
         Largest message in bytes; by default 256 KiB to 1 MiB within a node and 64 KiB across nodes.
     timeout : float, optional
@@ -225,12 +225,13 @@ def prepare(
     row = choice.algorithm
     stream = op = None
     if row.rounds is not None:
-        program = compile_rounds(row.rounds(state.rank, state.size, count), choice.segment)
+        program = compile_rounds(row.rounds(state.rank, state.size, count, **choice.static), choice.segment)
         stream = Stream(state.comm, program, work, choice.window)
     else:
         op = operations.predefined(operation)
     key = (shape, dtype, operation.name, operation.commutative, algorithm, segment)
-    mark = agreement.fingerprint("allreduce", operation.name, dtype.str, shape, row.name, choice.segment)
+    static = tuple(choice.static.items())
+    mark = agreement.fingerprint("allreduce", operation.name, dtype.str, shape, row.name, choice.segment, static)
     text = f"allreduce(op {operation.name}, dtype {dtype}, shape {shape}, algorithm {row.name})"
     return Call(key, work, result, choice, mark, stream, op, text)
 

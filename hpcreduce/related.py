@@ -271,7 +271,7 @@ def _prepared(
         program = compile_rounds(row.rounds(state.rank, state.size, count, **static), length)  # type: ignore[misc]
         mark = agreement.fingerprint(name, operation.name, str(dtype), shape, length, details)
         text = ", ".join([f"{name}(op {operation.name}", f"dtype {dtype}", f"shape {shape}", *map(str, details)]) + ")"
-        choice = Choice(row, length, WINDOW, "the only one")
+        choice = Choice(row, length, WINDOW, "the only one", static)
         call = Call(key, work, dtype, choice, mark, Stream(state.comm, program, work, WINDOW), None, text)
         state.keep(call)
     return state.used(call)

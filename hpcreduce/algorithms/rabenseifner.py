@@ -60,7 +60,7 @@ def halves(mine: int, size: int, count: int) -> list[tuple[int, Span, Span]]:
     return steps
 
 
-def rabenseifner_rounds(size: int) -> int:
+def rabenseifner_rounds(size: int, count: int) -> int:
     """Rounds of `rabenseifner`."""
     return 2 * levels(size) + (2 if rest(size) else 0)
 

@@ -39,7 +39,7 @@ def recursive_doubling(rank: int, size: int, count: int) -> Rounds:
     yield from unfold(rank, size, whole)
 
 
-def recursive_doubling_rounds(size: int) -> int:
+def recursive_doubling_rounds(size: int, count: int) -> int:
     """Rounds of `recursive_doubling`."""
     return levels(size) + (2 if rest(size) else 0)
 

@@ -50,7 +50,7 @@ def ring_allgather(rank: int, size: int, count: int) -> Rounds:
     yield from around(rank, size, count, None, rank)
 
 
-def ring_rounds(size: int) -> int:
+def ring_rounds(size: int, count: int) -> int:
     """Rounds of `ring`."""
     return 2 * (size - 1)
 

@@ -72,7 +72,7 @@ def depth(size: int) -> int:
     return (size - 1).bit_length()
 
 
-def tree_rounds(size: int) -> int:
+def tree_rounds(size: int, count: int) -> int:
     """Rounds of `tree`."""
     return 2 * depth(size)
 
