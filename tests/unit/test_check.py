@@ -95,6 +95,18 @@ def test_circulant_has_no_cliff():
         assert [proof.volume for proof in proofs] == [6 * (size - 1) for size in sizes]
 
 
+def test_direct_sends_contributions_and_then_results():
+    """Narrow wires rely on it: nothing is sent that is not a contribution or complete."""
+    for size in range(2, 9):
+        for rank in range(size):
+            (given, gathered), own = ALGORITHMS["direct"].rounds(rank, size, 20), partition(20, size)[rank]
+            reduced = [verb.peer for verb in given if isinstance(verb, Recv) and verb.side and verb.span == own]
+            assert sorted(reduced) == [peer for peer in range(size) if peer != rank]
+            assert not any(verb.span.overlaps(own) for verb in given if isinstance(verb, Send))
+            assert {verb.span for verb in gathered if isinstance(verb, Send)} == {own}
+            assert not any(isinstance(verb, Recv) and verb.side for verb in gathered)
+
+
 def test_restrictions_on_static_keywords():
     for nodes in ([0], [0] * 5):
         with pytest.raises(ValueError, match=r"nodes names the nodes of . ranks, expected 4"):
