@@ -1,6 +1,8 @@
 """The proof: it accepts the algorithms, and refuses every planted bug."""
 
 import importlib
+import re
+from pathlib import Path
 
 import pytest
 
@@ -158,6 +160,18 @@ def test_every_algorithm_is_proven_for_many_ranks(name, size):
 @pytest.mark.parametrize("size", [255, 256, 257, 1000, 1024])
 def test_every_algorithm_is_proven_for_a_thousand_ranks(name, size):
     check(name, size, size + 1, segments=(None,), windows=(2,))
+
+
+def test_the_worked_example_of_a_new_algorithm():
+    text = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    try:
+        exec(example, {})
+        for size in range(1, 10):
+            for count in counts(size):
+                check("chain", size, count)
+    finally:
+        ALGORITHMS.pop("chain")
 
 
 def test_tree_and_ring_have_the_counts_of_the_literature():
