@@ -45,6 +45,10 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def __getattr__(name: str) -> Any:
     """Import what is a subclass of mpi4py's on first use, since that starts MPI."""
     if name != "Intracomm":

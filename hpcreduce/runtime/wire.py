@@ -147,7 +147,7 @@ def _named(wire: str) -> DType:
     try:
         from ml_dtypes import bfloat16
     except ImportError:
-        raise ValueError("wire 'bfloat16' needs the package ml_dtypes: pip install 'hpcreduce[bfloat16]'") from None
+        raise ValueError("wire 'bfloat16' needs the package ml_dtypes: pip install ml_dtypes") from None
     dtype: DType = np.dtype(bfloat16)
     return dtype
 
