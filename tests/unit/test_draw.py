@@ -4,6 +4,7 @@ import inspect
 import re
 import textwrap
 from collections import Counter
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -298,3 +299,9 @@ def test_docstrings_have_the_drawing_for_four_ranks(name):
     """Of a new algorithm, paste what ``python -m hpcreduce draw NAME --ranks 4`` prints."""
     expected = textwrap.indent(draw.text(name, 4, **static(ROWS[name], 4)), "    ")
     assert expected in inspect.getdoc(ROWS[name].rounds)
+
+
+def test_readme_has_the_drawings():
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    for name in "ring", "tree":
+        assert textwrap.indent(draw.text(name, 4), "    ") in readme
