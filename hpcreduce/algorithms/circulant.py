@@ -17,6 +17,17 @@ def circulant(rank: int, size: int, count: int) -> Rounds:
     holds partial results of the chunks ``rank, rank + 1, ...``; it hands the upper half of them on and reduces what it
     gets into the lower half. A stretch of chunks that runs past the last one is two spans. The order in which ranks are
     combined starts at another rank for each chunk, so the operation must commute.
+
+    Four ranks, ``python -m hpcreduce draw circulant --ranks 4``::
+
+        circulant: 4 ranks, 4 elements in 4 chunks, 4 rounds, 18 messages
+        round   0                1          2          3
+        rank 0  23>2 +01<2       1>1 +0<3   0>3 =1<1   01>2 =23<2
+        rank 1  3>3 0>3 +12<3    2>2 +1<0   1>0 =2<2   12>3 =3<3 =0<3
+        rank 2  01>0 +23<0       3>3 +2<1   2>1 =3<3   23>0 =01<0
+        rank 3  12>1 +3<1 +0<1   0>0 +3<2   3>2 =0<0   3>1 0>1 =12<1
+        c>r: send chunk c to rank r; +c<r: receive c from r, store mine op theirs; =c<r: receive c from r, overwrite;
+        23: chunks 2 and 3
     """
     chunk = partition(count, size)
     steps = halvings(size)

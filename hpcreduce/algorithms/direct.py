@@ -16,6 +16,17 @@ def direct(rank: int, size: int, count: int) -> Rounds:
     -----
     2 rounds of ``size - 1`` messages each way; each rank sends ``2 (size - 1) / size`` of the array. The owner puts
     lower ranks' contributions on the left, the nearest first, and higher ranks' on the right, so rank order is kept.
+
+    Four ranks, ``python -m hpcreduce draw direct --ranks 4``::
+
+        direct: 4 ranks, 4 elements in 4 chunks, 2 rounds, 24 messages
+        round   0                            1
+        rank 0  1>1 2>2 3>3 +0<1 +0<2 +0<3   0>1 0>2 0>3 =3<3 =2<2 =1<1
+        rank 1  2>2 3>3 0>0 1+<0 +1<2 +1<3   1>2 1>3 1>0 =0<0 =3<3 =2<2
+        rank 2  3>3 0>0 1>1 2+<1 2+<0 +2<3   2>3 2>0 2>1 =1<1 =0<0 =3<3
+        rank 3  0>0 1>1 2>2 3+<2 3+<1 3+<0   3>0 3>1 3>2 =2<2 =1<1 =0<0
+        c>r: send chunk c to rank r; +c<r: receive c from r, store mine op theirs;
+        c+<r: receive c from r, store theirs op mine; =c<r: receive c from r, overwrite
     """
     if size == 1:
         return

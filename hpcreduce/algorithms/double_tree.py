@@ -33,6 +33,17 @@ def double_tree(rank: int, size: int, count: int) -> Rounds:
     down a level. A rank sends each half to its parent and to up to two children, about twice the array in all. The
     second tree is the first one mirrored (even `size`) or shifted by a rank (odd `size`), so the operation must
     commute.
+
+    Four ranks, ``python -m hpcreduce draw double_tree --ranks 4``::
+
+        double_tree: 4 ranks, 4 elements in 4 chunks, 4 rounds, 12 messages
+        round   0                  1       2       3
+        rank 0  23>1               +01<2   01>2    =23<1
+        rank 1  01>2 +23<2 +23<0   23>3    =23<3   23>2 23>0 =01<2
+        rank 2  23>1 +01<1 +01<3   01>0    =01<0   01>1 01>3 =23<1
+        rank 3  01>2               +23<1   23>1    =01<2
+        c>r: send chunk c to rank r; +c<r: receive c from r, store mine op theirs; =c<r: receive c from r, overwrite;
+        23: chunks 2 and 3
     """
     height = levels(size)
     halves = [cut(half, pieces(count)) for half in partition(count, 2)]

@@ -31,6 +31,17 @@ def hierarchical(rank: int, size: int, count: int, nodes: Sequence[Any] = (), ac
     ``2 ceil(lg k)`` rounds for nodes of at most `k` ranks, and those of `across`. The first rank of a node sends what
     it sends in `across`, and the array once more per child in its node. Ranks are combined node by node, so the
     operation must commute.
+
+    Four ranks, ``python -m hpcreduce draw hierarchical --ranks 4 --nodes 0,0,1,1``::
+
+        hierarchical (nodes=0,0,1,1): 4 ranks, 4 elements in 4 chunks, 4 rounds, 8 messages
+        round   0        1            2            3
+        rank 0  +all<1   23>2 +01<2   01>2 =23<2   all>1
+        rank 1  all>0    .            .            =all<0
+        rank 2  +all<3   01>0 +23<0   23>0 =01<0   all>3
+        rank 3  all>2    .            .            =all<2
+        c>r: send chunk c to rank r; +c<r: receive c from r, store mine op theirs; =c<r: receive c from r, overwrite;
+        .: nothing; all: the whole array; 23: chunks 2 and 3
     """
     members, leaders, longest = layout(rank, size, nodes)
     own = members.index(rank)

@@ -22,6 +22,10 @@ class CommandError(HpcreduceError):
     """A command cannot do what it was asked for; the same on every rank."""
 
 
+class LoneError(HpcreduceError):
+    """Only this rank cannot do what it was asked for, and the others neither know nor wait for it."""
+
+
 def load_mpi() -> Any:
     """Return the module ``mpi4py.MPI``, or raise CommandError with what to do."""
     try:

@@ -13,7 +13,7 @@ import pytest
 import hpcreduce
 from hpcreduce.algorithms import ALGORITHMS, Algorithm
 
-PURE = "schedule algorithms analysis.check selection collectives runtime.plan runtime.agreement commands"
+PURE = "schedule algorithms analysis.check analysis.draw selection collectives runtime.plan runtime.agreement commands"
 MODULES = [
     module.name for module in pkgutil.walk_packages(hpcreduce.__path__, "hpcreduce.") if "__main__" not in module.name
 ]
