@@ -21,3 +21,7 @@ class LaunchError(HpcreduceError):
 
 class ProofError(HpcreduceError):
     """A schedule or its compiled program is wrong; the text says which property fails, and where."""
+
+
+class NetworkError(HpcreduceError, ValueError):
+    """A description of a network is wrong, or too small; the text names the file and the field."""

@@ -23,7 +23,7 @@ import click
 import numpy as np
 
 import hpcreduce
-from hpcreduce.commands import bench, console, draw, info, quick, reduce, validate
+from hpcreduce.commands import bench, console, draw, info, predict, quick, reduce, validate
 from hpcreduce.errors import HpcreduceError
 from hpcreduce.runtime import launch
 
@@ -52,6 +52,7 @@ main.add_command(validate.validate_command)
 main.add_command(bench.bench_command)
 main.add_command(reduce.reduce_command)
 main.add_command(draw.draw_command)
+main.add_command(predict.predict_command)
 main.add_command(info.info_command)
 
 

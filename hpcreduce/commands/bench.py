@@ -11,7 +11,7 @@ import click
 
 import hpcreduce
 from hpcreduce.algorithms import ALGORITHMS
-from hpcreduce.commands.console import CommandError, Console, Names, Sizes, to_json
+from hpcreduce.commands.console import PICTURES, CommandError, Console, Names, Sizes, need_matplotlib, to_json
 from hpcreduce.measure import bench, environment, samples
 from hpcreduce.measure.bench import Row
 from hpcreduce.runtime import agreement
@@ -22,7 +22,6 @@ _OWN = [name for name, row in ALGORITHMS.items() if row.rounds]
 _SIZES = "8,1K,16K,256K,1M,4M,16M,64M"
 _OPS = [name for name, row in OPERATIONS.items() if not row.locates]
 _DTYPES = [name for name in samples.NAMES if name not in ("datetime64", "timedelta64")]
-_PICTURES = (".png", ".svg", ".pdf")
 _HELP = {
     "sizes": "Bytes per rank, rounded up to whole elements, or a range 8:256M.",
     "dtype": f"Of {', '.join(_DTYPES)}; by default float64.",
@@ -68,7 +67,7 @@ def bench_command(
     names = _check(algorithms, dtype, op, plot_path)
     console = Console()
     if plot_path:
-        _need_matplotlib()
+        need_matplotlib()
     with contextlib.ExitStack() as stack:
         paths = {path for path in (json_path, csv_path, plot_path) if path and path != "-"}
         files = {path: stack.enter_context(console.output(path)) for path in sorted(paths)}
@@ -96,8 +95,8 @@ def _check(algorithms: list[str], dtype: str, op: str, plot_path: str | None) ->
         raise CommandError(f"dtype {dtype} needs the package ml_dtypes: pip install ml_dtypes")
     if not samples.applies(op, known[dtype]):
         raise click.UsageError(f"op {op} does not take dtype {dtype}")
-    if plot_path and not plot_path.endswith(_PICTURES):
-        raise click.UsageError(f"the picture {plot_path} must end in {', '.join(_PICTURES)}")
+    if plot_path and not plot_path.endswith(PICTURES):
+        raise click.UsageError(f"the picture {plot_path} must end in {', '.join(PICTURES)}")
     work = OPERATIONS[op].types(known[dtype])[0]
     names = [name for name in dict.fromkeys(algorithms) if name != bench.LIBRARY]
     for name in names:
@@ -106,13 +105,6 @@ def _check(algorithms: list[str], dtype: str, op: str, plot_path: str | None) ->
     if not names and not samples.mpi_has(op, known[dtype]):
         raise click.UsageError(f"MPI has no {op} of {dtype}, and no other algorithm is asked for")
     return names
-
-
-def _need_matplotlib() -> None:
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise CommandError("--plot needs the package matplotlib: pip install matplotlib") from None
 
 
 def _measure(

