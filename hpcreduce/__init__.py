@@ -15,6 +15,7 @@ from hpcreduce.errors import (
     LaunchError,
     ProofError,
 )
+from hpcreduce.explanation import explain
 from hpcreduce.related import allgather, bcast, reduce, reduce_scatter
 from hpcreduce.runtime.operations import OPERATIONS
 from hpcreduce.runtime.plan import Plan
@@ -39,6 +40,7 @@ __all__ = [
     "allreduce",
     "allreduce_init",
     "bcast",
+    "explain",
     "iallreduce",
     "reduce",
     "reduce_scatter",

@@ -213,6 +213,11 @@ def bcast(comm: Any, buf: Any, root: int = 0, *, segment: int | None = None, tim
     return buf
 
 
+def exchange(state: State, row: Algorithm, array: Array, **static: Any) -> None:
+    """Run a schedule that only moves elements on a contiguous array, in place; collective."""
+    _run(state, row, row.name, array, array.shape, array.dtype, _MOVE, None, None, **static)
+
+
 def _state(comm: Any, segment: int | None, timeout: float | None) -> State:
     if timeout is not None:
         check_timeout(timeout)

@@ -70,3 +70,16 @@ def test_the_worked_example_of_a_new_algorithm(comm):
             assert (result == wanted).all()
     finally:
         hpcreduce.ALGORITHMS.pop("chain")
+
+
+def test_explain(comm):
+    """Says what the next call does, and leaves ranks in step if one alone asks."""
+    array = np.zeros((1000, 300), np.float32)
+    found = hpcreduce.explain(comm, array, op="mean")
+    assert (found.ranks, found.nbytes, found.dtype, found.op) == (comm.size, 1_200_000, "float32", "mean")
+    hpcreduce.allreduce(comm, array, op="mean", timeout=60)
+    (call,) = hpcreduce.runtime.agreement.state(comm).calls.values()
+    assert call.choice.algorithm.name == found.algorithm and call.choice.reason == found.reason
+    if comm.rank == 0:
+        assert "<- auto" in str(hpcreduce.explain(comm, [1, 2, 3], op=np.maximum))
+    assert hpcreduce.allreduce(comm, 1, timeout=60) == comm.size
