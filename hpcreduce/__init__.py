@@ -15,6 +15,7 @@ from hpcreduce.errors import (
     LaunchError,
     ProofError,
 )
+from hpcreduce.explanation import explain
 from hpcreduce.related import allgather, bcast, reduce, reduce_scatter
 from hpcreduce.runtime.operations import OPERATIONS
 from hpcreduce.runtime.plan import Plan
@@ -39,10 +40,15 @@ __all__ = [
     "allreduce",
     "allreduce_init",
     "bcast",
+    "explain",
     "iallreduce",
     "reduce",
     "reduce_scatter",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 def __getattr__(name: str) -> Any:

@@ -7,6 +7,7 @@ import numbers
 from typing import Any
 
 from hpcreduce.runtime import agreement, buffers, operations
+from hpcreduce.runtime import wire as encoding
 from hpcreduce.runtime.agreement import Call, State
 from hpcreduce.runtime.buffers import Given
 from hpcreduce.runtime.operations import DType, Operation
@@ -27,6 +28,8 @@ def allreduce(
     *,
     algorithm: str = "auto",
     segment: int | None = None,
+    order: str | None = None,
+    wire: str | None = None,
     timeout: float | None = None,
 ) -> Any:
     """Combine what every rank holds, element by element, and give every rank the same result, bit for bit.
@@ -50,9 +53,16 @@ def allreduce(
         ``sum mean prod max min nanmax nanmin land lor lxor band bor bxor maxloc minloc``; the ``MPI.SUM`` style; or
         ``f(a, b) -> c`` on arrays, taken as non-commutative unless ``f.commutative`` is true.
     algorithm : str
-        A name in `hpcreduce.ALGORITHMS`, or ``auto``.
+        A name in `hpcreduce.ALGORITHMS`, ``hierarchical:NAME`` with what runs across nodes, or ``auto``.
     segment : int, optional
         Largest message in bytes; by default 256 KiB to 1 MiB within a node and 64 KiB across nodes.
+    order : str, optional
+        ``rank``: every element of a floating point sum or mean is summed in one place, in doubled precision, and
+        rounded once (algorithm ``direct``): the same bits for this number of ranks, whatever the segment, the nodes and
+        the timing.
+    wire : str, optional
+        ``bfloat16`` or ``float16``: what travels (algorithm ``direct``). Each contribution is rounded to it once, they
+        are combined in float32 (float64 for wider arrays), and the result is rounded to it once, alike on every rank.
     timeout : float, optional
         Seconds; by default ``HPCREDUCE_TIMEOUT``, or 600.
 
@@ -88,7 +98,7 @@ def allreduce(
         mean = hpcreduce.allreduce(MPI.COMM_WORLD, gradient, op="mean")
         hpcreduce.allreduce(MPI.COMM_WORLD, MPI.IN_PLACE, array, algorithm="ring")
     """
-    state, call, operation, given = _checked(comm, sendbuf, recvbuf, op, algorithm, segment, timeout)
+    state, call, operation, given = _checked(comm, sendbuf, recvbuf, op, algorithm, segment, order, wire, timeout)
     return run(state, call, operation, given, sendbuf, recvbuf, timeout)
 
 
@@ -100,6 +110,8 @@ def iallreduce(
     *,
     algorithm: str = "auto",
     segment: int | None = None,
+    order: str | None = None,
+    wire: str | None = None,
     timeout: float | None = None,
 ) -> Plan:
     """Start an all-reduce and return a handle: ``Test`` it, or ``Wait`` for its result. Collective.
@@ -129,7 +141,9 @@ def iallreduce(
         compute()
         mean = handle.Wait()
     """
-    plan = Plan(*_checked(comm, sendbuf, recvbuf, op, algorithm, segment, timeout), sendbuf, recvbuf, timeout)
+    plan = Plan(
+        *_checked(comm, sendbuf, recvbuf, op, algorithm, segment, order, wire, timeout), sendbuf, recvbuf, timeout
+    )
     plan.Start()
     return plan
 
@@ -142,6 +156,8 @@ def allreduce_init(
     *,
     algorithm: str = "auto",
     segment: int | None = None,
+    order: str | None = None,
+    wire: str | None = None,
     timeout: float | None = None,
 ) -> Plan:
     """Prepare an all-reduce of these buffers that can be started again and again. Collective.
@@ -169,7 +185,7 @@ def allreduce_init(
                 plan.Start()
                 plan.Wait()
     """
-    checked = _checked(comm, sendbuf, recvbuf, op, algorithm, segment, timeout, keep=False)
+    checked = _checked(comm, sendbuf, recvbuf, op, algorithm, segment, order, wire, timeout, keep=False)
     return Plan(*checked, sendbuf, recvbuf, timeout).persist()
 
 
@@ -180,6 +196,8 @@ def _checked(
     op: Any,
     algorithm: str,
     segment: int | None,
+    order: str | None,
+    wire: str | None,
     timeout: float | None,
     keep: bool = True,
 ) -> tuple[State, Call, Operation, Given]:
@@ -191,8 +209,11 @@ def _checked(
     source = buffers.source(sendbuf, recvbuf, operation.locates)
     if segment is not None or type(algorithm) is not str:
         check_types(algorithm, segment)  # before the look-up: 1, 1.0 and True are equal keys
-    known = state.call((source.shape, source.dtype, operation.name, operation.commutative, algorithm, segment), keep)
-    call = known or prepare(state, operation, source.shape, source.dtype, algorithm, segment, keep)
+    if order or wire:
+        encoding.check(order, wire)
+    key = (source.shape, source.dtype, operation.name, operation.commutative, algorithm, segment, order, wire)
+    known = state.call(key, keep)
+    call = known or prepare(state, operation, source.shape, source.dtype, algorithm, segment, order, wire, keep)
     given = buffers.pair(source, sendbuf, recvbuf, call.result, operation.locates)
     if keep:  # only now that nothing can be refused any more, since ranks must stay in step
         call = admit(state, call, operation, source.size) if known is None else state.used(call)
@@ -215,24 +236,37 @@ def prepare(
     dtype: DType,
     algorithm: str,
     segment: int | None,
+    order: str | None = None,
+    wire: str | None = None,
     keep: bool = True,
 ) -> Call:
     """Prepare such a call on this rank, to be kept for others like it or for one plan."""
     work, result = operation.types(dtype)
+    key = (shape, dtype, operation.name, operation.commutative, algorithm, segment, order, wire)
+    codec = None
+    if order or wire:
+        codec = encoding.codec(operation, dtype, order, wire, state.size)
+        work = codec.work if codec else work
+        algorithm, asked = "direct", algorithm
+        if asked not in ("auto", "direct"):
+            what = "order" if order else "wire"
+            raise ValueError(
+                f"{what} {order or wire!r} needs algorithm 'direct', found {asked!r}; use algorithm='auto'"
+            )
     count = math.prod(shape)
     below = ENGINE_BELOW if state.leaky and not keep else LIBRARY_BELOW
     choice = choose(algorithm, segment, operation, work, count, state.nodes, below)
     row = choice.algorithm
     stream = op = None
     if row.rounds is not None:
-        program = compile_rounds(row.rounds(state.rank, state.size, count), choice.segment)
-        stream = Stream(state.comm, program, work, choice.window)
+        program = compile_rounds(row.rounds(state.rank, state.size, count, **choice.static), choice.segment)
+        stream = Stream(state.comm, program, work, choice.window, codec=codec)
     else:
         op = operations.predefined(operation)
-    key = (shape, dtype, operation.name, operation.commutative, algorithm, segment)
-    mark = agreement.fingerprint("allreduce", operation.name, dtype.str, shape, row.name, choice.segment)
+    static = (*choice.static.items(), order, wire)
+    mark = agreement.fingerprint("allreduce", operation.name, dtype.str, shape, row.name, choice.segment, static)
     text = f"allreduce(op {operation.name}, dtype {dtype}, shape {shape}, algorithm {row.name})"
-    return Call(key, work, result, choice, mark, stream, op, text)
+    return Call(key, work, result, choice, mark, stream, op, text, codec)
 
 
 def admit(state: State, call: Call, operation: Operation, count: int) -> Call:

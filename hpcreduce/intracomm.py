@@ -123,7 +123,7 @@ class Intracomm(MPI.Intracomm):
     def _call(self, state: State, operation: Operation, source: Array, target: Array) -> Call | None:
         """Return the prepared call for these arrays, `None` if the library has to run it."""
         shape, dtype, algorithm = (source.size,), source.dtype, self._algorithm
-        call = state.call((shape, dtype, operation.name, operation.commutative, algorithm, None))
+        call = state.call((shape, dtype, operation.name, operation.commutative, algorithm, None, None, None))
         if call is None:
             try:
                 work, result = operation.types(dtype)
@@ -133,7 +133,7 @@ class Intracomm(MPI.Intracomm):
                 return None
             if algorithm != "auto" and forbids(named(algorithm), operation, work):
                 algorithm = "auto"
-                call = state.call((shape, dtype, operation.name, operation.commutative, algorithm, None))
+                call = state.call((shape, dtype, operation.name, operation.commutative, algorithm, None, None, None))
             call = call or prepare(state, operation, shape, dtype, algorithm, None)
         return call if _equal_types(target.dtype, call.result) else None
 

@@ -83,7 +83,8 @@ def allgather(
     comm, segment, timeout
         As for `hpcreduce.allreduce`.
     sendbuf : array_like or MPI.IN_PLACE
-        What this rank contributes, of any dtype but object. Without `recvbuf` all ranks pass the same shape.
+        What this rank contributes, of any dtype but object. Without `recvbuf` all ranks pass the same shape; parts of
+        different lengths, as `reduce_scatter` may make them, need a `recvbuf` of the whole length.
     recvbuf : array, optional
         Of the same dtype; its elements, in logical order, are the ranks' contributions one after the other, and rank r
         contributes ``partition(recvbuf.size, size)[r]`` of them: what `reduce_scatter` leaves there. In place, the
@@ -141,9 +142,10 @@ def reduce(
     Parameters
     ----------
     comm, sendbuf, op, segment, timeout
-        As for `hpcreduce.allreduce`; ``MPI.IN_PLACE`` is for `root` only.
+        As for `hpcreduce.allreduce`.
     recvbuf : array, optional
-        As for `hpcreduce.allreduce`, on `root`; not looked at elsewhere.
+        As for `hpcreduce.allreduce`, on `root`. Elsewhere it is looked at only where `sendbuf` is ``MPI.IN_PLACE``: it
+        then holds the contribution, and is not changed.
     root : int
         The rank that gets the result.
 
@@ -159,9 +161,10 @@ def reduce(
     """
     state = _state(comm, segment, timeout)
     root = _check_root(root, state.size)
-    recvbuf = recvbuf if state.rank == root else None
     operation = operations.resolve(op)
     source = buffers.source(sendbuf, recvbuf, operation.locates)
+    if state.rank != root:
+        sendbuf, recvbuf = source, None
     _, result = operation.types(source.dtype)
     given = buffers.pair(source, sendbuf, recvbuf, result, operation.locates)
     row = RELATED["reduce"]
@@ -181,7 +184,8 @@ def bcast(comm: Any, buf: Any, root: int = 0, *, segment: int | None = None, tim
     comm, segment, timeout
         As for `hpcreduce.allreduce`.
     buf : array
-        Of the same shape and dtype on all ranks (any dtype but object), in any layout; writable but on `root`.
+        Of the same shape and dtype on all ranks (any dtype but object), in any layout; writable but on `root`. A buffer
+        such as ``array.array`` will do, a scalar or a list will not.
     root : int
         The rank whose array counts.
 
@@ -197,7 +201,7 @@ def bcast(comm: Any, buf: Any, root: int = 0, *, segment: int | None = None, tim
     """
     state = _state(comm, segment, timeout)
     root = _check_root(root, state.size)
-    source = _movable(buffers.source(buf, None, False))
+    source = _movable(buffers.memory(buf, "buf"))  # no scalars and lists: what other ranks could not receive into
     if state.rank == root:
         array = np.ascontiguousarray(source).reshape(-1)
     else:
@@ -207,6 +211,11 @@ def bcast(comm: Any, buf: Any, root: int = 0, *, segment: int | None = None, tim
     if state.rank != root and not home:
         buffers.store(array, given)
     return buf
+
+
+def exchange(state: State, row: Algorithm, array: Array, **static: Any) -> None:
+    """Run a schedule that only moves elements on a contiguous array, in place; collective."""
+    _run(state, row, row.name, array, array.shape, array.dtype, _MOVE, None, None, **static)
 
 
 def _state(comm: Any, segment: int | None, timeout: float | None) -> State:
@@ -271,7 +280,7 @@ def _prepared(
         program = compile_rounds(row.rounds(state.rank, state.size, count, **static), length)  # type: ignore[misc]
         mark = agreement.fingerprint(name, operation.name, str(dtype), shape, length, details)
         text = ", ".join([f"{name}(op {operation.name}", f"dtype {dtype}", f"shape {shape}", *map(str, details)]) + ")"
-        choice = Choice(row, length, WINDOW, "the only one")
+        choice = Choice(row, length, WINDOW, "the only one", static)
         call = Call(key, work, dtype, choice, mark, Stream(state.comm, program, work, WINDOW), None, text)
         state.keep(call)
     return state.used(call)

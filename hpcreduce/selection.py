@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpcreduce.algorithms import ALGORITHMS, Algorithm
+from hpcreduce.algorithms.hierarchical import inner
 from hpcreduce.runtime.operations import Operation
 
 LIBRARY_BELOW = 2 << 20
@@ -32,12 +33,13 @@ WINDOW = 2
 
 
 class Choice(NamedTuple):
-    """What runs a call: the table row, elements per segment, receives posted ahead, and the reason."""
+    """What runs a call: the table row, elements per segment, receives posted ahead, the reason, and static keywords."""
 
     algorithm: Algorithm
     segment: int
     window: int
     reason: str
+    static: dict[str, Any]
 
 
 def choose(
@@ -54,7 +56,7 @@ def choose(
     Parameters
     ----------
     algorithm : str
-        A name in `ALGORITHMS`, or ``auto``.
+        A name in `ALGORITHMS`, ``hierarchical:NAME`` with what runs across nodes, or ``auto``.
     segment : int or None
         Largest message in bytes; `None`: by the place.
     operation : Operation
@@ -72,6 +74,7 @@ def choose(
         An unknown algorithm, one that its restrictions forbid here, or a segment below 1.
     """
     check_types(algorithm, segment)
+    across = algorithm.partition(":")[2]
     if algorithm == "auto":
         name, reason = _automatic(operation, work, count * work.itemsize, len(nodes), library_below)
         row = ALGORITHMS[name]
@@ -79,7 +82,10 @@ def choose(
         row, reason = named(algorithm), "asked for"
         if refusal := forbids(row, operation, work):
             raise ValueError(f"algorithm {algorithm!r} {refusal}; use algorithm='auto'")
-    return Choice(row, elements(segment, work, count, nodes), WINDOW, reason)
+    static: dict[str, Any] = {"nodes": nodes} if "nodes" in row.static else {}
+    if across:
+        static["across"] = across
+    return Choice(row, elements(segment, work, count, nodes), WINDOW, reason, static)
 
 
 def forbids(row: Algorithm, operation: Operation, work: np.dtype[Any]) -> str:
@@ -102,10 +108,13 @@ def check_types(algorithm: object, segment: object) -> None:
 
 
 def named(algorithm: str) -> Algorithm:
-    """Return the row of that name, or raise ValueError."""
-    if algorithm not in ALGORITHMS:
+    """Return the row of that name, or raise ValueError; ``hierarchical:ring`` says what runs across nodes."""
+    name, colon, across = algorithm.partition(":")
+    if name not in ALGORITHMS or (colon and "across" not in ALGORITHMS[name].static):
         raise ValueError(f"unknown algorithm {algorithm!r}; expected auto, {', '.join(ALGORITHMS)}")
-    return ALGORITHMS[algorithm]
+    if colon:
+        inner(across)
+    return ALGORITHMS[name]
 
 
 def _automatic(

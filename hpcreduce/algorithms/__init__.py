@@ -9,6 +9,10 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+from hpcreduce.algorithms.circulant import circulant, circulant_rounds, circulant_volume
+from hpcreduce.algorithms.direct import direct, direct_rounds, direct_volume
+from hpcreduce.algorithms.double_tree import double_tree, double_tree_rounds, double_tree_volume
+from hpcreduce.algorithms.hierarchical import hierarchical, hierarchical_rounds, hierarchical_volume
 from hpcreduce.algorithms.rabenseifner import rabenseifner, rabenseifner_rounds, rabenseifner_volume
 from hpcreduce.algorithms.recursive_doubling import (
     recursive_doubling,
@@ -41,9 +45,9 @@ class Algorithm(NamedTuple):
     static : tuple of str
         Keywords of `rounds` beyond rank, size and count.
     round_count : callable or None
-        ``round_count(size)``: the exact number of rounds, the same on every rank.
+        ``round_count(size, count, **static)``: the exact number of rounds, the same on every rank.
     volume : callable or None
-        ``volume(rank, size, count)``: the exact number of elements that `rank` sends.
+        ``volume(rank, size, count, **static)``: the exact number of elements that `rank` sends.
     cost : str
         Rounds and largest volume per rank, in words.
     description, source : str
@@ -58,12 +62,12 @@ class Algorithm(NamedTuple):
     keeps_order: bool
     pairs: Mapping[str, str]
     static: tuple[str, ...]
-    round_count: Callable[[int], int] | None
-    volume: Callable[[int, int, int], int] | None
+    round_count: Callable[..., int] | None
+    volume: Callable[..., int] | None
     cost: str
     description: str
     source: str
-    goal: Callable[..., list[tuple[Span, int | None]]] = lambda rank, size, count: [(Span(0, count), None)]
+    goal: Callable[..., list[tuple[Span, int | None]]] = lambda rank, size, count, **static: [(Span(0, count), None)]
 
 
 _ROWS = (
@@ -116,6 +120,54 @@ _ROWS = (
         source="Rabenseifner 2004, doi:10.1007/978-3-540-24685-5_1",
     ),
     Algorithm(
+        name="circulant",
+        rounds=circulant,
+        keeps_order=False,
+        pairs=_NO_PAIRS,
+        static=(),
+        round_count=circulant_rounds,
+        volume=circulant_volume,
+        cost="2 ceil(lg p) rounds, 2(p-1)/p n sent",
+        description="halving and doubling on circulant graphs: little volume in few rounds for any number of ranks",
+        source="Träff 2024, arXiv:2410.14234",
+    ),
+    Algorithm(
+        name="double_tree",
+        rounds=double_tree,
+        keeps_order=False,
+        pairs=_NO_PAIRS,
+        static=(),
+        round_count=double_tree_rounds,
+        volume=double_tree_volume,
+        cost="2 ceil(lg p) + pieces - 1 rounds, about 2n sent",
+        description="two complementary binary trees, piece by piece: few rounds and even traffic, for many ranks",
+        source="Sanders, Speck & Träff 2009, doi:10.1016/j.parco.2009.09.001",
+    ),
+    Algorithm(
+        name="hierarchical",
+        rounds=hierarchical,
+        keeps_order=False,
+        pairs=_NO_PAIRS,
+        static=("nodes", "across"),
+        round_count=hierarchical_rounds,
+        volume=hierarchical_volume,
+        cost="2 ceil(lg k) + 2 ceil(lg m) rounds for m nodes of k ranks",
+        description="within nodes by tree, across them by circulant: least traffic between nodes of several ranks",
+        source="Open MPI han; MPICH SMP-aware collectives",
+    ),
+    Algorithm(
+        name="direct",
+        rounds=direct,
+        keeps_order=True,
+        pairs=_NO_PAIRS,
+        static=(),
+        round_count=direct_rounds,
+        volume=direct_volume,
+        cost="2 rounds of p-1 messages, 2(p-1)/p n sent",
+        description="each chunk to its owner and back: sums in rank order, contributions rounded once at most",
+        source="pairwise exchange: Thakur, Rabenseifner & Gropp 2005, doi:10.1177/1094342005051521",
+    ),
+    Algorithm(
         name="mpi",
         rounds=None,
         keeps_order=True,
@@ -158,7 +210,7 @@ RELATED: dict[str, Algorithm] = {
         keeps_order=False,
         pairs=_NO_PAIRS,
         static=(),
-        round_count=lambda size: size - 1,
+        round_count=lambda size, count: size - 1,
         volume=lambda rank, size, count: count - partition(count, size)[rank].length,
         cost="p-1 rounds, (p-1)/p n sent",
         description="the first half of ring",
@@ -171,7 +223,7 @@ RELATED: dict[str, Algorithm] = {
         keeps_order=True,
         pairs=_NO_PAIRS,
         static=(),
-        round_count=lambda size: size - 1,
+        round_count=lambda size, count: size - 1,
         volume=lambda rank, size, count: count - partition(count, size)[(rank + 1) % size].length,
         cost="p-1 rounds, (p-1)/p n sent",
         description="the second half of ring",
@@ -197,7 +249,7 @@ RELATED: dict[str, Algorithm] = {
         keeps_order=True,
         pairs=_NO_PAIRS,
         static=("root",),
-        round_count=lambda size: (size - 1).bit_length(),
+        round_count=lambda size, count, root=0: (size - 1).bit_length(),
         volume=None,
         cost="ceil(lg p) rounds, n ceil(lg p) sent at the root",
         description="the second half of tree",

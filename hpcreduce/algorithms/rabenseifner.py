@@ -19,13 +19,16 @@ def rabenseifner(rank: int, size: int, count: int) -> Rounds:
     each rank sends ``2 (size - 1) / size`` of the array. A partial result always covers consecutive ranks and the lower
     ranks' partial stands on the left, so rank order is kept.
 
-    Four ranks; ``c>r`` sends chunk c to rank r, ``+`` reduces what came back, ``=`` overwrites::
+    Four ranks, ``python -m hpcreduce draw rabenseifner --ranks 4``::
 
-        round         0         1         2         3
-        rank 0  23>1 +01   1>2 +0   0>2 =1  01>1 =23
-        rank 1  01>0 +23   3>3 +2   2>3 =3  23>0 =01
-        rank 2  23>3 +01   0>0 +1   1>0 =0  01>3 =23
-        rank 3  01>2 +23   2>1 +3   3>1 =2  23>2 =01
+        rabenseifner: 4 ranks, 4 elements in 4 chunks, 4 rounds, 16 messages
+        round   0            1          2          3
+        rank 0  23>1 +01<1   1>2 +0<2   0>2 =1<2   01>1 =23<1
+        rank 1  01>0 23+<0   3>3 +2<3   2>3 =3<3   23>0 =01<0
+        rank 2  23>3 +01<3   0>0 1+<0   1>0 =0<0   01>3 =23<3
+        rank 3  01>2 23+<2   2>1 3+<1   3>1 =2<1   23>2 =01<2
+        c>r: send chunk c to rank r; +c<r: receive c from r, store mine op theirs;
+        c+<r: receive c from r, store theirs op mine; =c<r: receive c from r, overwrite; 23: chunks 2 and 3
     """
     whole = Span(0, count)
     yield from fold(rank, size, whole)
@@ -60,7 +63,7 @@ def halves(mine: int, size: int, count: int) -> list[tuple[int, Span, Span]]:
     return steps
 
 
-def rabenseifner_rounds(size: int) -> int:
+def rabenseifner_rounds(size: int, count: int) -> int:
     """Rounds of `rabenseifner`."""
     return 2 * levels(size) + (2 if rest(size) else 0)
 

@@ -19,13 +19,16 @@ def recursive_doubling(rank: int, size: int, count: int) -> Rounds:
     whole array in each. Both partners put the lower ranks' partial on the left, so rank order is kept and both get the
     same bits.
 
-    Four ranks; ``>r`` sends to rank r, ``+r`` reduces what rank r sent::
+    Four ranks, ``python -m hpcreduce draw recursive_doubling --ranks 4``::
 
-        round      0      1
-        rank 0  >1 +1  >2 +2
-        rank 1  >0 +0  >3 +3
-        rank 2  >3 +3  >0 +0
-        rank 3  >2 +2  >1 +1
+        recursive_doubling: 4 ranks, 4 elements in 4 chunks, 2 rounds, 8 messages
+        round   0              1
+        rank 0  all>1 +all<1   all>2 +all<2
+        rank 1  all>0 all+<0   all>3 +all<3
+        rank 2  all>3 +all<3   all>0 all+<0
+        rank 3  all>2 all+<2   all>1 all+<1
+        c>r: send chunk c to rank r; +c<r: receive c from r, store mine op theirs;
+        c+<r: receive c from r, store theirs op mine; all: the whole array
     """
     whole = Span(0, count)
     yield from fold(rank, size, whole)
@@ -39,7 +42,7 @@ def recursive_doubling(rank: int, size: int, count: int) -> Rounds:
     yield from unfold(rank, size, whole)
 
 
-def recursive_doubling_rounds(size: int) -> int:
+def recursive_doubling_rounds(size: int, count: int) -> int:
     """Rounds of `recursive_doubling`."""
     return levels(size) + (2 if rest(size) else 0)
 

@@ -17,13 +17,15 @@ def ring(rank: int, size: int, count: int) -> Rounds:
     ``2 (size - 1)`` rounds; each rank sends every chunk but two twice, which is ``2 (size - 1) / size`` of the array.
     The order in which ranks are combined starts at another rank for each chunk, so the operation must commute.
 
-    Four ranks; ``c>`` is the chunk sent to the right, ``+c`` is reduced into, ``=c`` is overwritten::
+    Four ranks, ``python -m hpcreduce draw ring --ranks 4``::
 
-        round     0      1      2      3      4      5
-        rank 0  0> +3  3> +2  2> +1  1> =0  0> =3  3> =2
-        rank 1  1> +0  0> +3  3> +2  2> =1  1> =0  0> =3
-        rank 2  2> +1  1> +0  0> +3  3> =2  2> =1  1> =0
-        rank 3  3> +2  2> +1  1> +0  0> =3  3> =2  2> =1
+        ring: 4 ranks, 4 elements in 4 chunks, 6 rounds, 24 messages
+        round   0          1          2          3          4          5
+        rank 0  0>1 +3<3   3>1 +2<3   2>1 +1<3   1>1 =0<3   0>1 =3<3   3>1 =2<3
+        rank 1  1>2 +0<0   0>2 +3<0   3>2 +2<0   2>2 =1<0   1>2 =0<0   0>2 =3<0
+        rank 2  2>3 +1<1   1>3 +0<1   0>3 +3<1   3>3 =2<1   2>3 =1<1   1>3 =0<1
+        rank 3  3>0 +2<2   2>0 +1<2   1>0 +0<2   0>0 =3<2   3>0 =2<2   2>0 =1<2
+        c>r: send chunk c to rank r; +c<r: receive c from r, store mine op theirs; =c<r: receive c from r, overwrite
     """
     yield from around(rank, size, count, RIGHT, rank)  # reduce-scatter
     yield from around(rank, size, count, None, rank + 1)  # all-gather
@@ -41,16 +43,46 @@ def around(rank: int, size: int, count: int, side: str | None, first: int) -> Ro
 
 
 def ring_reduce_scatter(rank: int, size: int, count: int) -> Rounds:
-    """Yield the rounds after which `rank` holds the result in chunk number `rank`, and partial results elsewhere."""
+    """Yield the rounds after which `rank` holds the result in chunk number `rank`, and partial results elsewhere.
+
+    Notes
+    -----
+    ``size - 1`` rounds, in which all chunks but that of `rank` are sent.
+
+    Four ranks, ``python -m hpcreduce draw reduce_scatter --ranks 4``::
+
+        reduce_scatter: 4 ranks, 4 elements in 4 chunks, 3 rounds, 12 messages
+        round   0          1          2
+        rank 0  3>1 +2<3   2>1 +1<3   1>1 +0<3
+        rank 1  0>2 +3<0   3>2 +2<0   2>2 +1<0
+        rank 2  1>3 +0<1   0>3 +3<1   3>3 +2<1
+        rank 3  2>0 +1<2   1>0 +0<2   0>0 +3<2
+        c>r: send chunk c to rank r; +c<r: receive c from r, store mine op theirs
+    """
     yield from around(rank, size, count, RIGHT, rank - 1)
 
 
 def ring_allgather(rank: int, size: int, count: int) -> Rounds:
-    """Yield the rounds that hand chunk number `rank` of every `rank` to all."""
+    """Yield the rounds that hand chunk number `rank` of every `rank` to all.
+
+    Notes
+    -----
+    ``size - 1`` rounds, in which all chunks but that of the rank to the right are sent.
+
+    Four ranks, ``python -m hpcreduce draw allgather --ranks 4``::
+
+        allgather: 4 ranks, 4 elements in 4 chunks, 3 rounds, 12 messages
+        round   0          1          2
+        rank 0  0>1 =3<3   3>1 =2<3   2>1 =1<3
+        rank 1  1>2 =0<0   0>2 =3<0   3>2 =2<0
+        rank 2  2>3 =1<1   1>3 =0<1   0>3 =3<1
+        rank 3  3>0 =2<2   2>0 =1<2   1>0 =0<2
+        c>r: send chunk c to rank r; =c<r: receive c from r, overwrite
+    """
     yield from around(rank, size, count, None, rank)
 
 
-def ring_rounds(size: int) -> int:
+def ring_rounds(size: int, count: int) -> int:
     """Rounds of `ring`."""
     return 2 * (size - 1)
 

@@ -18,13 +18,16 @@ def tree(rank: int, size: int, count: int) -> Rounds:
     sends the whole array ``ceil(lg size)`` times. A rank's partial always covers the consecutive ranks from itself
     on, so ranks are combined in rank order and the operation need not commute.
 
-    Four ranks; ``>r`` sends to rank r, ``+r`` reduces what rank r sent, ``=r`` overwrites with it::
+    Four ranks, ``python -m hpcreduce draw tree --ranks 4``::
 
-        round     0   1   2   3
-        rank 0   +1  +2  >2  >1
-        rank 1   >0   .   .  =0
-        rank 2   +3  >0  =0  >3
-        rank 3   >2   .   .  =2
+        tree: 4 ranks, 4 elements in 4 chunks, 4 rounds, 6 messages
+        round   0        1        2        3
+        rank 0  +all<1   +all<2   all>2    all>1
+        rank 1  all>0    .        .        =all<0
+        rank 2  +all<3   all>0    =all<0   all>3
+        rank 3  all>2    .        .        =all<2
+        c>r: send chunk c to rank r; +c<r: receive c from r, store mine op theirs; =c<r: receive c from r, overwrite;
+        .: nothing; all: the whole array
     """
     yield from tree_reduce(rank, size, count)
     yield from tree_bcast(rank, size, count)
@@ -34,6 +37,21 @@ def tree_reduce(rank: int, size: int, count: int, root: int = 0, ordered: bool =
     """Yield the rounds that reduce to `root`.
 
     In rank order the tree ends at rank 0, which hands the result on; else `root` is the root of the tree.
+
+    Notes
+    -----
+    ``ceil(lg size)`` rounds, and one more if rank 0 hands the result on. Each rank but the root of the tree sends the
+    whole array to its parent.
+
+    Four ranks, ``python -m hpcreduce draw reduce --ranks 4``::
+
+        reduce: 4 ranks, 4 elements in 4 chunks, 2 rounds, 3 messages
+        round   0        1
+        rank 0  +all<1   +all<2
+        rank 1  all>0    .
+        rank 2  +all<3   all>0
+        rank 3  all>2    .
+        c>r: send chunk c to rank r; +c<r: receive c from r, store mine op theirs; .: nothing; all: the whole array
     """
     whole = Span(0, count)
     top = 0 if ordered else root
@@ -50,7 +68,22 @@ def tree_reduce(rank: int, size: int, count: int, root: int = 0, ordered: bool =
 
 
 def tree_bcast(rank: int, size: int, count: int, root: int = 0) -> Rounds:
-    """Yield the rounds that hand what `root` holds to all, the way of `tree_reduce` back."""
+    """Yield the rounds that hand what `root` holds to all, the way of `tree_reduce` back.
+
+    Notes
+    -----
+    ``ceil(lg size)`` rounds; `root` sends the whole array in each.
+
+    Four ranks, ``python -m hpcreduce draw bcast --ranks 4``::
+
+        bcast: 4 ranks, 4 elements in 4 chunks, 2 rounds, 3 messages
+        round   0        1
+        rank 0  all>2    all>1
+        rank 1  .        =all<0
+        rank 2  =all<0   all>3
+        rank 3  .        =all<2
+        c>r: send chunk c to rank r; =c<r: receive c from r, overwrite; .: nothing; all: the whole array
+    """
     whole = Span(0, count)
     place = (rank - root) % size
     for distance in reversed(distances(size)):
@@ -72,7 +105,7 @@ def depth(size: int) -> int:
     return (size - 1).bit_length()
 
 
-def tree_rounds(size: int) -> int:
+def tree_rounds(size: int, count: int) -> int:
     """Rounds of `tree`."""
     return 2 * depth(size)
 

@@ -88,7 +88,7 @@ def check(
     schedule = [list(row.rounds(rank, size, count, **static)) for rank in range(size)]
     where = f"{row.name}, {size} ranks, {count} elements"
     try:
-        sent = _check_counts(row, size, count, schedule)
+        sent = _check_counts(row, size, count, schedule, static)
         labels = _Labels(size, count)
         goals = [row.goal(rank, size, count, **static) for rank in range(size)]
         ordered = row.keeps_order and static.get("ordered", True)
@@ -160,19 +160,19 @@ def _ranks(members: int) -> str:
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
 
 
-def _check_counts(row: Algorithm, size: int, count: int, schedule: list[list[Round]]) -> list[int]:
+def _check_counts(
+    row: Algorithm, size: int, count: int, schedule: list[list[Round]], static: dict[str, Any]
+) -> list[int]:
     """Check peers, spans, the round rule and the table's counts; return the elements that each rank sends."""
     sent = []
     for rank, rounds in enumerate(schedule):
-        if row.round_count and len(rounds) != row.round_count(size):
-            raise ProofError(f"[6] rank {rank} has {len(rounds)} rounds, the table says {row.round_count(size)}")
+        if row.round_count and len(rounds) != (expected := row.round_count(size, count, **static)):
+            raise ProofError(f"[6] rank {rank} has {len(rounds)} rounds, the table says {expected}")
         for index, verbs in enumerate(rounds):
             _check_round(verbs, rank, size, count, f"rank {rank}, round {index}")
         sent.append(sum(verb.span.length for verbs in rounds for verb in verbs if isinstance(verb, Send)))
-        if row.volume and sent[-1] != row.volume(rank, size, count):
-            raise ProofError(
-                f"[6] rank {rank} sends {sent[-1]} elements, the table says {row.volume(rank, size, count)}"
-            )
+        if row.volume and sent[-1] != (expected := row.volume(rank, size, count, **static)):
+            raise ProofError(f"[6] rank {rank} sends {sent[-1]} elements, the table says {expected}")
     return sent
 
 

@@ -15,7 +15,8 @@ The JSON file (``bandwidth`` in bytes/s, all times in seconds; the last five fie
      "ranks_per_host": 1, "alpha": 1e-6, "gamma": 1e-10, "inside": {"alpha": 5e-7, "beta": 1e-10}}
 
 What `links` names and `hosts` does not is a switch. `alpha` is what a message costs beside the links' latency, `gamma`
-what a byte costs to reduce, `inside` what a message between two ranks of one host takes, and per byte.
+what a byte costs to reduce, `inside` what a message between two ranks of one host takes, and per byte. A field
+`gammas`, what a byte of each type costs to reduce, is passed over: predictions are for float64.
 """
 
 from __future__ import annotations
@@ -199,7 +200,7 @@ def described(document: object, where: str) -> Network:
     NetworkError
         A field that is missing, unknown, of a wrong type or out of range; a host that no link reaches.
     """
-    fields = _fields(document, ("hosts", "links"), Network._fields, "the network", where)
+    fields = _fields(document, ("hosts", "links"), (*Network._fields, "gammas"), "the network", where)
     names = _list(fields["hosts"], "hosts", where)
     if not 1 <= len(names) <= MOST_HOSTS:
         raise NetworkError(f"{where}: hosts: expected 1 to {MOST_HOSTS} hosts, found {len(names)}")

@@ -23,7 +23,7 @@ import click
 import numpy as np
 
 import hpcreduce
-from hpcreduce.commands import bench, console, info, predict, quick, reduce, validate
+from hpcreduce.commands import bench, console, draw, explain, fit, info, predict, quick, reduce, validate
 from hpcreduce.errors import HpcreduceError
 from hpcreduce.runtime import launch
 
@@ -51,7 +51,10 @@ def main(context: click.Context) -> int:
 main.add_command(validate.validate_command)
 main.add_command(bench.bench_command)
 main.add_command(reduce.reduce_command)
+main.add_command(draw.draw_command)
 main.add_command(predict.predict_command)
+main.add_command(explain.explain_command)
+main.add_command(fit.fit_command)
 main.add_command(info.info_command)
 
 
@@ -70,6 +73,8 @@ def run(arguments: Sequence[str]) -> int:
             return _refuse(error.format_message(), 1)
         command = error.ctx.command_path if error.ctx else PROGRAM
         return _refuse(f"{error.format_message()}\nTry '{command} --help'.", 2)
+    except console.LoneError as error:
+        return _end_job(str(error), 1)
     except HpcreduceError as error:
         return _refuse(str(error), 1)
     except (KeyboardInterrupt, click.Abort):

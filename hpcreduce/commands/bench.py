@@ -22,6 +22,11 @@ _OWN = [name for name, row in ALGORITHMS.items() if row.rounds]
 _SIZES = "8,1K,16K,256K,1M,4M,16M,64M"
 _OPS = [name for name, row in OPERATIONS.items() if not row.locates]
 _DTYPES = [name for name in samples.NAMES if name not in ("datetime64", "timedelta64")]
+_HELP = {
+    "sizes": "Bytes per rank, rounded up to whole elements, or a range 8:256M.",
+    "dtype": f"Of {', '.join(_DTYPES)}; by default float64.",
+    "op": f"Of {', '.join(_OPS)}; by default sum.",
+}
 
 
 @click.command("bench")
@@ -29,11 +34,11 @@ _DTYPES = [name for name in samples.NAMES if name not in ("datetime64", "timedel
     "--algorithms",
     type=Names("algorithm", lambda: ["auto", *ALGORITHMS]),
     default=",".join(["auto", *_OWN]),
-    help=f"Of auto, {', '.join(_OWN)}; by default all. mpi, which is comm.Allreduce, is always timed too.",
+    help=f"Of auto, {', '.join(_OWN)}; by default all. mpi, which is comm.Allreduce, is timed too if it can do that.",
 )
-@click.option("--sizes", type=Sizes(), default=_SIZES, show_default=True, help="Bytes per rank, or a range 8:256M.")
-@click.option("--dtype", type=click.Choice(_DTYPES), default="float64", show_default=True, metavar="NAME")
-@click.option("--op", type=click.Choice(_OPS), default="sum", show_default=True, metavar="NAME")
+@click.option("--sizes", type=Sizes(), default=_SIZES, show_default=True, help=_HELP["sizes"])
+@click.option("--dtype", type=click.Choice(_DTYPES), default="float64", metavar="NAME", help=_HELP["dtype"])
+@click.option("--op", type=click.Choice(_OPS), default="sum", metavar="NAME", help=_HELP["op"])
 @click.option("--iterations", type=click.IntRange(1, 1_000_000), default=25, show_default=True)
 @click.option("--warmup", type=click.IntRange(0, 1_000_000), default=3, show_default=True)
 @click.option("--one-off", is_flag=True, help="Time allreduce() instead of prepared plans.")
@@ -57,6 +62,8 @@ def bench_command(
     All take turns in each iteration; a time is the slowest rank's. K, M and G are powers of 1024. algbw is size / time,
     busbw that times 2(p-1)/p, as nccl-tests define them. A wrong result ends the run.
     """
+    if "-" in (csv_path, plot_path):
+        raise click.UsageError("--csv and --plot need a file; only --json can go to stdout")
     names = _check(algorithms, dtype, op, plot_path)
     console = Console()
     if plot_path:
@@ -73,7 +80,7 @@ def bench_command(
             if csv_path:
                 files[csv_path].write(_csv(rows).encode())
             if plot_path:
-                _plot(rows, f"{facts['library']}, {facts['ranks']} ranks, {dtype} {op}", files[plot_path], plot_path)
+                _plot(rows, f"{_place(facts)}: {op} of {dtype}, {_mode(facts)}", files[plot_path], plot_path)
     if json_path == "-":
         console.out(document)
     else:
@@ -85,7 +92,7 @@ def _check(algorithms: list[str], dtype: str, op: str, plot_path: str | None) ->
     """Return the contenders beside the library, or raise for what cannot be timed."""
     known = samples.dtypes()
     if dtype not in known:
-        raise CommandError(f"dtype {dtype} needs the package ml_dtypes: pip install 'hpcreduce[bfloat16]'")
+        raise CommandError(f"dtype {dtype} needs the package ml_dtypes: pip install ml_dtypes")
     if not samples.applies(op, known[dtype]):
         raise click.UsageError(f"op {op} does not take dtype {dtype}")
     if plot_path and not plot_path.endswith(PICTURES):
@@ -151,6 +158,15 @@ def _facts(console: Console, iterations: int, warmup: int, one_off: bool) -> dic
     }
 
 
+def _place(facts: dict[str, Any]) -> str:
+    ranks, nodes = facts["ranks"], facts["nodes"]
+    return f"{facts['library']}, {ranks} rank{'s' * (ranks > 1)} on {nodes} node{'s' * (nodes > 1)}"
+
+
+def _mode(facts: dict[str, Any]) -> str:
+    return "allreduce() one by one" if facts["mode"] == "one-off" else "prepared plans"
+
+
 def _csv(rows: list[Row]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -173,10 +189,9 @@ def _show(console: Console, rows: list[Row], facts: dict[str, Any], dtype: str, 
     def chosen(nbytes: int) -> str:
         return choose("auto", None, OPERATIONS[op], work, nbytes // kind.itemsize, nodes).algorithm.name
 
-    ours = "allreduce() one by one" if facts["mode"] == "one-off" else "prepared plans"
     console.out(
-        f"{facts['library']}, {facts['ranks']} ranks on {facts['nodes']} node{'s' * (facts['nodes'] > 1)}: {op} of "
-        f"{dtype}, {ours} beside comm.Allreduce (mpi); time of the slowest rank, median of {facts['iterations']}"
+        f"{_place(facts)}: {op} of {dtype}, {_mode(facts)} beside comm.Allreduce (mpi); time of the slowest rank, "
+        f"median of {facts['iterations']}; speed: median over the iterations of time of mpi / time"
     )
     for line in bench.table(rows, chosen, detailed=True):
         console.out(line)

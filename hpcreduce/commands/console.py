@@ -25,6 +25,10 @@ class CommandError(HpcreduceError):
     """A command cannot do what it was asked for; the same on every rank."""
 
 
+class LoneError(HpcreduceError):
+    """Only this rank cannot do what it was asked for, and the others neither know nor wait for it."""
+
+
 def load_mpi() -> Any:
     """Return the module ``mpi4py.MPI``, or raise CommandError with what to do."""
     try:
@@ -43,7 +47,7 @@ def need_matplotlib() -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise CommandError("--plot needs the package matplotlib: pip install 'hpcreduce[plot]'") from None
+        raise CommandError("--plot needs the package matplotlib: pip install matplotlib") from None
 
 
 class Console:

@@ -55,7 +55,10 @@ def _time_table(console: Console, ranks_per_node: int) -> None:
     def chosen(nbytes: int) -> str:
         return choose("auto", None, operation, np.dtype(np.float64), nbytes // 8, nodes).algorithm.name
 
-    console.out("\nfloat64 sum in place: time of the slowest rank, median of interleaved turns; mpi is comm.Allreduce")
+    console.out(
+        "\nfloat64 sum in place: time of the slowest rank, median of interleaved turns; mpi is comm.Allreduce, (auto) "
+        "what auto takes"
+    )
     for line in bench.table(rows, chosen):
         console.out(line)
 

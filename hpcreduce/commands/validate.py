@@ -8,7 +8,7 @@ import math
 import click
 
 from hpcreduce.algorithms import ALGORITHMS
-from hpcreduce.commands.console import Console, Counts, Names, write_json
+from hpcreduce.commands.console import CommandError, Console, Counts, Names, write_json
 from hpcreduce.measure import samples
 from hpcreduce.measure.validate import QUICK_DTYPES, REFERENCE, Report, validate
 from hpcreduce.runtime.operations import OPERATIONS
@@ -23,7 +23,7 @@ _HELP = {
 @click.command("validate")
 @click.option("--algorithms", type=Names("algorithm", lambda: ["auto", *ALGORITHMS]), help=_HELP["algorithms"])
 @click.option("--ops", type=Names("op", lambda: list(OPERATIONS)), help=_HELP["ops"])
-@click.option("--dtypes", type=Names("dtype", lambda: list(samples.dtypes())), help=_HELP["dtypes"])
+@click.option("--dtypes", type=Names("dtype", lambda: list(samples.NAMES)), help=_HELP["dtypes"])
 @click.option("--counts", type=Counts(), help="Numbers of elements; by default 0, 1, p-1, p, p+1 and primes.")
 @click.option("--full", is_flag=True, help="All dtypes and more counts.")
 @click.option("--json", "json_path", metavar="FILE|-", help="Write the findings as JSON.")
@@ -40,6 +40,8 @@ def validate_command(
     Algorithm x op x dtype x count, in place and out of place, against exact arithmetic and MPI_Allreduce. Lists are
     separated by commas.
     """
+    if dtypes and (missing := [name for name in dtypes if name not in samples.dtypes()]):
+        raise CommandError(f"dtype {missing[0]} needs the package ml_dtypes: pip install ml_dtypes")
     console = Console()
     with console.progress("validating") as progress:
         report = validate(

@@ -248,15 +248,18 @@ def interval(times: Sequence[float], resamples: int = 1000) -> tuple[float, floa
 
 def table(rows: Sequence[Row], chosen: Callable[[int], str], detailed: bool = False) -> Iterator[str]:
     """Yield the lines of a table; `chosen` says which algorithm ``auto`` takes at a size."""
-    spread = f"{'p10':>11}{'p90':>11}{'95 % of median':>23}" if detailed else ""
+    shown = any(row.algorithm == "auto" for row in rows)
+    spread = f"{'p10':>11}{'p90':>11}{'95 % CI of median':>23}" if detailed else ""
     algbw = f"{'algbw':>12}" if detailed else ""
     yield f"{'size':>9}  {'algorithm':<20}{'time':>11}{spread}{algbw}{'bus bandwidth':>16}{'speed vs mpi':>14}"
     for nbytes in dict.fromkeys(row.nbytes for row in rows):
         group = [row for row in rows if row.nbytes == nbytes]
         fastest = min(group, key=lambda row: row.median_s if row.ratio_to_mpi is None else row.ratio_to_mpi)
         for row in group:
-            size = format_bytes(nbytes) if row is group[0] else ""
-            marks = (" <- fastest" if row is fastest else "") + (" (auto)" if row.algorithm == chosen(nbytes) else "")
+            size, name = format_bytes(nbytes) if row is group[0] else "", row.algorithm
+            taken = not shown and name == chosen(nbytes)
+            name = f"auto: {chosen(nbytes)}" if name == "auto" else name
+            marks = (" <- fastest" if row is fastest else "") + (" (auto)" if taken else "")
             bandwidth = format_rate(row.busbw) if row.busbw else "-"
             if detailed:
                 likely = f"{format_seconds(row.low_s)} - {format_seconds(row.high_s)}"
@@ -264,7 +267,7 @@ def table(rows: Sequence[Row], chosen: Callable[[int], str], detailed: bool = Fa
                 algbw = f"{format_rate(row.algbw):>12}"
             speed = "-" if row.ratio_to_mpi is None else f"{1 / row.ratio_to_mpi:.2f}x"
             yield (
-                f"{size:>9}  {row.algorithm:<20}{format_seconds(row.median_s):>11}{spread}{algbw}{bandwidth:>16}"
+                f"{size:>9}  {name:<20}{format_seconds(row.median_s):>11}{spread}{algbw}{bandwidth:>16}"
                 f"{speed:>14}{marks}"
             )
 

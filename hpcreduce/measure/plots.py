@@ -28,8 +28,10 @@ def benchmark(rows: Sequence[Row], title: str, file: Any, form: str) -> None:
 
     names = list(dict.fromkeys(row.algorithm for row in rows))
     compared = any(row.ratio_to_mpi is not None for row in rows)
-    figure = Figure(figsize=(6.4, 9.0 if compared else 6.2), layout="constrained")
-    panels = figure.subplots(3 if compared else 2, 1, sharex=True, squeeze=False)[:, 0]
+    busy = any(row.busbw for row in rows)  # one rank alone has no traffic
+    number = 1 + busy + compared
+    figure = Figure(figsize=(6.4, 3.0 * number + 0.2), layout="constrained")
+    panels = figure.subplots(number, 1, sharex=True, squeeze=False)[:, 0]
     for index, name in enumerate(names):
         mine = [row for row in rows if row.algorithm == name]
         sizes = [row.nbytes for row in mine]
@@ -42,21 +44,21 @@ def benchmark(rows: Sequence[Row], title: str, file: Any, form: str) -> None:
             color=style["color"],
             alpha=0.12,
         )
-        panels[1].plot(sizes, [row.busbw / 1e9 for row in mine], **style)
+        if busy:
+            panels[1].plot(sizes, [row.busbw / 1e9 for row in mine], **style)
         if compared:
-            panels[2].plot(sizes, [row.ratio_to_mpi for row in mine], **style)
+            panels[-1].plot(sizes, [row.ratio_to_mpi for row in mine], **style)
     panels[0].set(title=title, ylabel="time, median (band: p10 to p90), µs", yscale="log")
     panels[0].legend(fontsize="small")
-    panels[1].set(ylabel="bus bandwidth, GB/s")
-    if any(row.busbw for row in rows):
-        panels[1].set_yscale("log")
+    if busy:
+        panels[1].set(ylabel="bus bandwidth, GB/s", yscale="log")
     if compared:
-        panels[2].axhline(1, color="black", linewidth=0.8)
-        panels[2].set(ylabel="time / time of mpi (below 1: faster)", yscale="log")
-        low, high = panels[2].get_ylim()
+        panels[-1].axhline(1, color="black", linewidth=0.8)
+        panels[-1].set(ylabel="time / time of mpi (below 1: faster)", yscale="log")
+        low, high = panels[-1].get_ylim()
         ticks = [tick for tick in (0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 50, 100) if low <= tick <= high]
-        panels[2].set_yticks(ticks, labels=[f"{tick:g}" for tick in ticks], minor=False)
-        panels[2].set_yticks([], minor=True)
+        panels[-1].set_yticks(ticks, labels=[f"{tick:g}" for tick in ticks], minor=False)
+        panels[-1].set_yticks([], minor=True)
     _size_axis(panels[-1], sorted({row.nbytes for row in rows}))
     for panel in panels:
         panel.grid(which="major", alpha=0.3)

@@ -55,6 +55,8 @@ class Call(NamedTuple):
         What that call is given; `None` for an operation of the user's own, which belongs to one call only.
     text : str
         The call in words.
+    codec : Codec or None
+        Where messages have another type than what is reduced in.
     plan : Plan or None
         For small arrays that the library reduces: a persistent plan that takes all calls of this kind in turn.
     """
@@ -67,6 +69,7 @@ class Call(NamedTuple):
     stream: Stream | None
     op: Any
     text: str
+    codec: Any = None
     plan: Any = None
 
     def __str__(self) -> str:

@@ -66,6 +66,18 @@ def source(sendbuf: Any, recvbuf: Any, located: bool) -> Array:
         raise TypeError(f"sendbuf is not an array: {error}") from None
 
 
+def memory(buffer: Any, name: str) -> Array:
+    """Return the array that a buffer is; unlike `source`, refuse what would be copied into one."""
+    if isinstance(buffer, np.ma.MaskedArray):
+        raise TypeError(f"{name} is a masked array; pass a plain one")
+    if isinstance(buffer, np.ndarray):
+        return np.asarray(buffer)
+    try:
+        return np.asarray(memoryview(buffer))
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must be a writable array or buffer, found {type(buffer).__name__}") from None
+
+
 def pair(source: Array, sendbuf: Any, recvbuf: Any, result: DType, located: bool) -> Given:
     """Check the receive buffer, or allocate it.
 
@@ -128,7 +140,12 @@ def store(array: Array, given: Given) -> None:
     names = array.dtype.names
     if not names:
         target = given.targets[0]
-        target[...] = array if target.ndim == 1 else array.reshape(target.shape)
+        shaped = array if target.ndim == 1 else array.reshape(target.shape)
+        if target.dtype is array.dtype:
+            target[...] = shaped
+        else:
+            with np.errstate(over="ignore"):  # a sum of 16-bit floats may well be infinite
+                target[...] = shaped
         return
     for name, target in zip(names, given.targets, strict=True):
         target[...] = array[name].reshape(target.shape)
@@ -151,7 +168,7 @@ def is_in_place(buffer: Any) -> bool:
 
 
 def _target(buffer: Any, source: Array, dtype: DType) -> Array:
-    array = buffer if type(buffer) is np.ndarray else _from_memory(buffer)
+    array = buffer if type(buffer) is np.ndarray else memory(buffer, "recvbuf")
     if array.dtype is not dtype and array.dtype != dtype and array.dtype.newbyteorder("=") != dtype.newbyteorder("="):
         raise TypeError(
             f"recvbuf has dtype {array.dtype}, expected {dtype}, the result type for an input of {source.dtype}"
@@ -174,17 +191,6 @@ def _overlaps_itself(array: Array) -> bool:
             return bool(array.size)
         reach += step * (length - 1)
     return False
-
-
-def _from_memory(buffer: Any) -> Array:
-    if isinstance(buffer, np.ma.MaskedArray):
-        raise TypeError("recvbuf is a masked array; pass a plain one")
-    if isinstance(buffer, np.ndarray):
-        return np.asarray(buffer)
-    try:
-        return np.asarray(memoryview(buffer))
-    except (TypeError, ValueError):
-        raise TypeError(f"recvbuf must be a writable array or buffer, found {type(buffer).__name__}") from None
 
 
 def _same(source: Array, target: Array) -> bool:

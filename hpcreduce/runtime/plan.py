@@ -63,10 +63,14 @@ class Plan:
         self.state, self._call, self._operation, self._stream = state, call, operation, call.stream
         self._given, self._sendbuf, self._recvbuf = given, sendbuf, recvbuf
         self._timeout = state.timeout if timeout is None else timeout
-        self._work, home = buffers.room(given, call.work)
+        self._codec = call.codec
+        if call.codec:
+            self._work, home = np.empty(given.source.size, call.work), False
+        else:
+            self._work, home = buffers.room(given, call.work)
         self._loads = not (home and given.in_place)  # the contribution must be brought into the work array
         self._stores = not home
-        self._divides = operation.divides
+        self._divides = operation.divides and not call.codec
 
     @classmethod
     def reusable(cls, state: State, call: Call, operation: Operation, count: int) -> Plan:
@@ -218,14 +222,16 @@ class Plan:
 
     def _begin(self) -> None:
         """Load the send buffer and send the first messages."""
-        if self._loads:
+        if self._codec:
+            self._codec.load(self._work, self._given.source)
+        elif self._loads:
             buffers.fill(self._work, self._given, self.state.rank)
         self.active = True
         try:
             if self._persistent:
                 self._request.Start()
             elif self._stream:
-                self._stream.start(self._work, self._operation.fold, self._tag())
+                self._stream.start(self._work, (self._codec or self._operation).fold, self._tag())
             else:
                 self._request = self.state.comm.Iallreduce(*self._arguments())
         except BaseException as error:
@@ -257,7 +263,11 @@ class Plan:
     def _complete(self) -> None:
         if self._divides:
             operations.divide(self._work, self.state.size)
-        if self._stores:
+        if self._codec:
+            if self.state.size == 1:
+                self._codec.finish(self._work)
+            self._codec.store(self._work, self._given.targets[0])
+        elif self._stores:
             buffers.store(self._work, self._given)
         self.active = False
         in_flight.pop(self, None)

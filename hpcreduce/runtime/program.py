@@ -33,8 +33,6 @@ class Program(NamedTuple):
         For each receive, the sends that must be complete before it writes.
     behind : tuple of int
         For each receive, how many receives must be done before it is posted.
-    scratch : int
-        Elements of the longest segment that is reduced.
     rounds : tuple of int
         For each receive, the number of its round.
     """
@@ -45,7 +43,6 @@ class Program(NamedTuple):
     after: tuple[tuple[int, ...], ...]
     hazards: tuple[tuple[int, ...], ...]
     behind: tuple[int, ...]
-    scratch: int
     rounds: tuple[int, ...]
 
 
@@ -106,6 +103,5 @@ def compile_rounds(rounds: Iterable[Round], segment: int) -> Program:
         after=tuple(map(tuple, after)),
         hazards=tuple(hazards),
         behind=tuple(behind),
-        scratch=max((recv.span.length for recv in recvs if recv.side), default=0),
         rounds=tuple(number),
     )

@@ -48,21 +48,32 @@ class Stream:
         Type of the elements that are reduced and that travel.
     window : int
         How many receives are posted ahead, at least 1. Scratch is `window` segments.
+    codec : Codec, optional
+        Translates between `dtype` and what travels. Then all that is received lands in scratch, and a part that is
+        complete is finished before it is sent. For programs of algorithms in which one rank owns each element.
     empty : callable
         ``empty(shape, dtype)`` makes the scratch.
     """
 
     def __init__(
-        self, comm: Any, program: Program, dtype: np.dtype[Any], window: int, *, empty: Callable[..., Any] = np.empty
+        self,
+        comm: Any,
+        program: Program,
+        dtype: np.dtype[Any],
+        window: int,
+        *,
+        codec: Any = None,
+        empty: Callable[..., Any] = np.empty,
     ) -> None:
-        self.program = program
+        self.program, self.codec = program, codec
         self.busy = False
         self._isend, self._irecv = comm.Isend, comm.Irecv
         self._window = max(1, min(window, len(program.recvs)))
-        scratch = empty((self._window, program.scratch), dtype)
+        longest = max((recv.span.length for recv in program.recvs if recv.side or codec), default=0)
+        scratch = empty((self._window, longest), codec.wire if codec else dtype)
         self._steps = []
         for index, (peer, span, side) in enumerate(program.recvs):
-            landing = scratch[index % self._window, : span.length] if side else None
+            landing = scratch[index % self._window, : span.length] if side or codec else None
             message = None if landing is None else landing.view(np.uint8)
             behind, hazards, after = program.behind[index], program.hazards[index], program.after[index]
             self._steps.append(_Step(peer, *span, side or "", landing, message, behind, hazards, after))
@@ -82,7 +93,7 @@ class Stream:
     def start(self, buffer: Any, fold: Fold, tag: int) -> None:
         """Begin to reduce `buffer`, a contiguous one-dimensional array, in place."""
         self.busy = True
-        self._buffer, self._bytes = buffer, buffer.view(np.uint8)
+        self._buffer, self._bytes = buffer, None if self.codec else buffer.view(np.uint8)
         self._fold, self._tag = fold, tag
         self._post()
         for index in self.program.first:
@@ -142,10 +153,13 @@ class Stream:
             if not receiving[index].Test():
                 break
             step, event = steps[index], None
-            if step.side:
+            if step.landing is not None:
                 if not self._complete(step.hazards):
                     break
-                event = self._fold(self._buffer[step.start : step.stop], step.landing, step.side)
+                target = self._buffer[step.start : step.stop]
+                event = self._fold(target, step.landing, step.side)
+                if self.codec and step.side and step.after:
+                    self.codec.finish(target)
             folding.append(event)
         while self._done < len(folding):
             event = folding[self._done]
@@ -157,7 +171,8 @@ class Stream:
 
     def _send(self, index: int) -> None:
         peer, (start, stop) = self.program.sends[index]
-        self._sending[index] = self._isend(self._slice(start, stop), peer, self._tag)
+        message = self.codec.encode(self._buffer[start:stop]) if self.codec else self._slice(start, stop)
+        self._sending[index] = self._isend(message.view(np.uint8), peer, self._tag)
 
     def _complete(self, sends: tuple[int, ...]) -> bool:
         sending = self._sending

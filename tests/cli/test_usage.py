@@ -93,6 +93,7 @@ def test_X01_help_is_printed_once(many):
         ["validate", "--help"],
         ["bench", "-h"],
         ["reduce", "-h"],
+        ["draw", "-h"],
         ["info", "-h"],
     ]
     for said in many(3, commands):
@@ -103,7 +104,7 @@ def test_X01_help_is_printed_once(many):
 def test_help_names_the_commands_and_what_runs_without_one(cli):
     result = cli(0, "--help")
     assert result.status == 0 and result.err == ""
-    for word in ("validate", "bench", "reduce", "info", "Without a command", "mpirun -n"):
+    for word in ("validate", "bench", "reduce", "draw", "info", "Without a command", "mpirun -n"):
         assert word in result.out
 
 

@@ -87,7 +87,7 @@ def test_reduce(comm, segment):
             else:
                 assert result is None and (out == -1).all()
             assert (array == mine(comm, count)).all()
-            sendbuf = MPI.IN_PLACE if comm.rank == root else array
+            sendbuf = MPI.IN_PLACE if comm.rank in (root, comm.size // 2) else array
             hpcreduce.reduce(comm, sendbuf, array, root=root, segment=segment, timeout=60)
             assert (array == (total(comm, count) if comm.rank == root else mine(comm, count))).all()
 
@@ -190,6 +190,8 @@ def test_bad_input(comm):
         (calls(hpcreduce.bcast, comm, one, root=-1), ValueError, "root must be a rank"),
         (calls(hpcreduce.bcast, comm, one, root="0"), TypeError, "root must be a rank"),
         (calls(hpcreduce.bcast, comm, np.array([None])), TypeError, "dtype object"),
+        (calls(hpcreduce.bcast, comm, comm.rank), TypeError, "buf must be a writable array or buffer, found int"),
+        (calls(hpcreduce.bcast, comm, [1.0] if comm.rank else None), TypeError, "array or buffer, found"),
         (calls(hpcreduce.allgather, comm, np.array([None])), TypeError, "dtype object"),
         (calls(hpcreduce.allgather, comm, one, np.zeros(comm.size * 2)), ValueError, "found 1 in sendbuf"),
         (calls(hpcreduce.allgather, comm, one, np.zeros(comm.size, int)), TypeError, "expected float64"),

@@ -1,5 +1,9 @@
 """The proof: it accepts the algorithms, and refuses every planted bug."""
 
+import importlib
+import re
+from pathlib import Path
+
 import pytest
 
 from hpcreduce.algorithms import ALGORITHMS, RELATED
@@ -9,6 +13,7 @@ from hpcreduce.errors import ProofError
 from hpcreduce.runtime.program import compile_rounds
 from hpcreduce.schedule import LEFT, RIGHT, Recv, Send, Span, partition
 
+double_tree = importlib.import_module("hpcreduce.algorithms.double_tree")  # the package has a function of this name
 SCHEDULES = [name for name, row in ALGORITHMS.items() if row.rounds]
 RING, TREE = ALGORITHMS["ring"], ALGORITHMS["tree"]
 UNCOUNTED = RING._replace(round_count=None, volume=None)
@@ -23,8 +28,94 @@ def counts(size):
 def test_every_algorithm_is_proven(name, size):
     for count in counts(size):
         proof = check(name, size, count)
-        assert proof.rounds == ALGORITHMS[name].round_count(size)
+        assert proof.rounds == ALGORITHMS[name].round_count(size, count)
         assert proof.runs >= (4 if size > 2 and count > size else 1)
+
+
+def node_maps(size):
+    """One node; blocks; ragged blocks; round robin; a node of its own for each rank."""
+    ragged = [0, 0, 0, 1, *[2 + (rank - 4) // 4 for rank in range(4, size)]][:size]
+    return [
+        (0,) * size,
+        tuple(rank // 2 for rank in range(size)),
+        ragged,
+        [rank % 3 for rank in range(size)],
+        range(size),
+    ]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 8, 9, 13, 16])
+def test_hierarchical_is_proven_for_any_node_map(size):
+    for nodes in node_maps(size):
+        for count in (1, 2 * size + 3):
+            check("hierarchical", size, count, nodes=nodes)
+
+
+@pytest.mark.parametrize("across", [name for name in SCHEDULES if name != "hierarchical"])
+def test_hierarchical_is_proven_with_every_algorithm_across_nodes(across):
+    for size in (3, 6, 8):
+        for nodes in node_maps(size):
+            check("hierarchical", size, size + 1, nodes=nodes, across=across)
+
+
+def test_hierarchical_sends_the_least_across_nodes():
+    """Nobody but the first rank of a node talks to another one."""
+    nodes = [0, 0, 0, 1, 2, 2, 2, 2]
+    for rank in range(8):
+        for verbs in ALGORITHMS["hierarchical"].rounds(rank, 8, 100, nodes=nodes):
+            assert all(nodes[verb.peer] == nodes[rank] or {rank, verb.peer} <= {0, 3, 4} for verb in verbs)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 14, 16, 31, 32, 33])
+def test_double_tree_is_proven_in_many_pieces(size, monkeypatch):
+    monkeypatch.setattr(double_tree, "PIECE", 3)
+    for count in (5, 40, 70):
+        assert double_tree.pieces(count) > 1
+        check("double_tree", size, count, segments=(1, None))
+
+
+def test_double_tree_has_complementary_trees():
+    """At most one rank is an inner one in both trees; each tree reaches every rank."""
+    for size in range(2, 200):
+        places = [double_tree.trees(rank, size) for rank in range(size)]
+        inner = [sum(bool(place.children) for place in both) for both in places]
+        assert sum(number == 2 for number in inner) <= 1, size
+        for tree in range(2):
+            children = [child for both in places for child in both[tree].children]
+            assert len(children) == size - 1 == len(set(children)), size
+            assert max(both[tree].level for both in places) == double_tree.levels(size), size
+            for rank, both in enumerate(places):
+                assert all(places[child][tree].parent == rank for child in both[tree].children)
+
+
+def test_circulant_has_no_cliff():
+    """Just below, at and above a power of two: rounds differ by two at most, and the volume is the least possible."""
+    for power in range(2, 7):
+        sizes = (2**power - 1, 2**power, 2**power + 1)
+        proofs = [check("circulant", size, 3 * size, segments=(None,), windows=(1,)) for size in sizes]
+        assert [proof.rounds for proof in proofs] == [2 * power, 2 * power, 2 * power + 2]
+        assert [proof.volume for proof in proofs] == [6 * (size - 1) for size in sizes]
+
+
+def test_direct_sends_contributions_and_then_results():
+    """Narrow wires rely on it: nothing is sent that is not a contribution or complete."""
+    for size in range(2, 9):
+        for rank in range(size):
+            (given, gathered), own = ALGORITHMS["direct"].rounds(rank, size, 20), partition(20, size)[rank]
+            reduced = [verb.peer for verb in given if isinstance(verb, Recv) and verb.side and verb.span == own]
+            assert sorted(reduced) == [peer for peer in range(size) if peer != rank]
+            assert not any(verb.span.overlaps(own) for verb in given if isinstance(verb, Send))
+            assert {verb.span for verb in gathered if isinstance(verb, Send)} == {own}
+            assert not any(isinstance(verb, Recv) and verb.side for verb in gathered)
+
+
+def test_restrictions_on_static_keywords():
+    for nodes in ([0], [0] * 5):
+        with pytest.raises(ValueError, match=r"nodes names the nodes of . ranks, expected 4"):
+            check("hierarchical", 4, 8, nodes=nodes)
+    for across in ("hierarchical", "mpi", "rings"):
+        with pytest.raises(ValueError, match="across"):
+            check("hierarchical", 4, 8, across=across)
 
 
 @pytest.mark.parametrize("name", RELATED)
@@ -62,6 +153,25 @@ def test_related_operations_must_reach_their_goal():
 def test_every_algorithm_is_proven_for_many_ranks(name, size):
     for count in (0, size + 1, 2 * size + 3):
         check(name, size, count, segments=(1, None), windows=(1, 3))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("size", [255, 256, 257, 1000, 1024])
+def test_every_algorithm_is_proven_for_a_thousand_ranks(name, size):
+    check(name, size, size + 1, segments=(None,), windows=(2,))
+
+
+def test_the_worked_example_of_a_new_algorithm():
+    text = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    try:
+        exec(example, {})
+        for size in range(1, 10):
+            for count in counts(size):
+                check("chain", size, count)
+    finally:
+        ALGORITHMS.pop("chain")
 
 
 def test_tree_and_ring_have_the_counts_of_the_literature():

@@ -13,8 +13,8 @@ import pytest
 import hpcreduce
 from hpcreduce.algorithms import ALGORITHMS, Algorithm
 
-PURE = "schedule algorithms analysis.check analysis.cost analysis.predict selection collectives runtime.plan"
-PURE += " runtime.agreement commands"
+PURE = "schedule algorithms analysis.check analysis.cost analysis.draw analysis.predict selection collectives"
+PURE += " runtime.plan runtime.agreement commands"
 MODULES = [
     module.name for module in pkgutil.walk_packages(hpcreduce.__path__, "hpcreduce.") if "__main__" not in module.name
 ]

@@ -1,0 +1,79 @@
+"""``explain``: what ``auto`` takes, why, and what each algorithm would cost."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import click
+
+from hpcreduce.analysis import network
+from hpcreduce.analysis.cost import Link
+from hpcreduce.commands.console import CommandError, Sizes, to_json, whole_file
+from hpcreduce.explanation import Model, explanation
+from hpcreduce.measure import samples
+from hpcreduce.runtime.operations import OPERATIONS
+
+_OPS = [name for name, row in OPERATIONS.items() if not row.locates]
+_MOST_RANKS = 100_000
+
+
+@click.command("explain")
+@click.option("--ranks", type=click.IntRange(1, _MOST_RANKS), required=True)
+@click.option("--nbytes", type=Sizes(), required=True, help="Size of the array, such as 1M; or several, or a range.")
+@click.option("--nodes", type=click.IntRange(1, _MOST_RANKS), default=1, show_default=True, help="Filled in turn.")
+@click.option("--dtype", default="float64", show_default=True, metavar="NAME")
+@click.option("--op", type=click.Choice(_OPS), default="sum", show_default=True, metavar="NAME")
+@click.option("--model", "model_path", metavar="FILE", help="What fit has written; else typical prices.")
+@click.option("--json", "json_path", metavar="FILE|-", help="Write the figures as JSON.")
+def explain_command(
+    ranks: int, nbytes: list[int], nodes: int, dtype: str, op: str, model_path: str | None, json_path: str | None
+) -> int:
+    """Say what auto takes, why, and what each algorithm would cost.
+
+    Rounds and the most bytes that one rank sends are exact; times are predictions, for messages that are not cut. Needs
+    no MPI library.
+    """
+    if nodes > ranks:
+        raise click.BadParameter(
+            f"{nodes} nodes for {ranks} ranks: expected at least a rank on each", param_hint="nodes"
+        )
+    known = samples.dtypes()
+    if dtype not in known:
+        raise click.BadParameter(f"unknown dtype {dtype!r}; expected one of {', '.join(known)}", param_hint="dtype")
+    if not samples.applies(op, known[dtype]):
+        raise click.UsageError(f"op {op} does not take dtype {dtype}")
+    model = _model(model_path)
+    placed = tuple(rank * nodes // ranks for rank in range(ranks))
+    found = [
+        explanation(placed, -(-size // known[dtype].itemsize), known[dtype], OPERATIONS[op], model) for size in nbytes
+    ]
+    if json_path:
+        document = to_json([each._asdict() | {"lines": [line._asdict() for line in each.lines]} for each in found])
+        if json_path == "-":
+            click.echo(document)
+            return 0
+        with _told(json_path), whole_file(json_path) as file:
+            file.write(f"{document}\n".encode())
+    click.echo("\n\n".join(map(str, found)))
+    return 0
+
+
+@contextlib.contextmanager
+def _told(path: str) -> Any:
+    try:
+        yield
+    except OSError as error:
+        raise CommandError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def _model(path: str | None) -> Model:
+    """Return the prices that a network file has."""
+    if path is None:
+        return Model()
+    found = network.read(path)
+    slowest = max(found.links, key=lambda link: 1 / link.bandwidth, default=None)
+    across = Model().across
+    if slowest:
+        across = Link(found.alpha + 2 * max(link.latency for link in found.links), 1 / slowest.bandwidth)
+    return Model(across, found.inside, found.gamma)

@@ -1,0 +1,78 @@
+"""What is explained is what is done: the algorithm that ``auto`` takes, exact rounds and bytes, predicted times."""
+
+import numpy as np
+import pytest
+
+from hpcreduce.algorithms import ALGORITHMS
+from hpcreduce.analysis import cost
+from hpcreduce.analysis.check import check
+from hpcreduce.explanation import Model, explanation
+from hpcreduce.measure import fit
+from hpcreduce.runtime.operations import OPERATIONS
+from hpcreduce.selection import choose
+
+MODEL = Model(cost.Link(1e-5, 1e-9), cost.Link(1e-6, 1e-10), 1e-10)
+
+
+def explained(nodes, count, dtype="float64", op="sum"):
+    return explanation(nodes, count, np.dtype(dtype), OPERATIONS[op], MODEL)
+
+
+@pytest.mark.parametrize("count", [0, 1, 1000, 1_000_000])
+@pytest.mark.parametrize("nodes", [(0,), (0, 0, 0), (0, 0, 1, 1, 1), tuple(range(7))])
+@pytest.mark.parametrize("dtype, op", [("float64", "sum"), ("float32", "max"), ("float16", "mean"), ("int32", "bor")])
+def test_names_what_auto_takes(count, nodes, dtype, op):
+    found = explained(nodes, count, dtype, op)
+    work = OPERATIONS[op].types(np.dtype(dtype))[0]
+    choice = choose("auto", None, OPERATIONS[op], work, count, nodes)
+    assert (found.algorithm, found.reason) == (choice.algorithm.name, choice.reason)
+    assert (found.ranks, found.nodes, found.nbytes) == (len(nodes), len(set(nodes)), count * np.dtype(dtype).itemsize)
+    assert [line.algorithm for line in found.lines] == list(ALGORITHMS)
+    text = str(found)
+    assert found.reason in text and text.count("<- auto") == 1
+    assert all(name in text for name in ALGORITHMS)
+
+
+def test_rounds_and_bytes_are_those_of_the_schedule():
+    for size in (1, 2, 3, 7):
+        for line in explained((0,) * size, 100).lines:
+            if line.rounds is not None:
+                proof = check(line.algorithm, size, 100, segments=(None,), windows=(1,))
+                assert (line.rounds, line.nbytes) == (proof.rounds, 8 * proof.volume)
+
+
+def test_times_are_those_of_the_model():
+    for nodes in ((0, 0), (0, 0, 1, 1)):
+        lines = {line.algorithm: line for line in explained(nodes, 5000).lines}
+        for name in ("ring", "hierarchical"):
+            wanted = cost.simulate(
+                name, len(nodes), 5000, alpha=1e-5, beta=1e-9, gamma=1e-10, nodes=nodes, inside=cost.Link(1e-6, 1e-10)
+            )
+            assert lines[name].seconds == wanted.seconds
+    assert lines["mpi"].seconds is None and lines["mpi"].rounds is None
+
+
+def test_what_cannot_run_is_said():
+    lines = {line.algorithm: line for line in explained((0, 0, 0), 10, "float64", "max").lines}
+    assert "does not give our meaning" in lines["mpi"].refusal and not lines["ring"].refusal
+    assert "does not give our meaning" in str(explained((0, 0, 0), 10, "float64", "max"))
+
+
+def test_long_schedules_are_not_simulated():
+    lines = {line.algorithm: line for line in explained((0,) * 1000, 1000).lines}
+    assert lines["ring"].seconds is None and lines["ring"].rounds == 1998 and lines["rabenseifner"].seconds > 0
+
+
+def test_fit_of_a_line():
+    for alpha, beta in ((1e-6, 1e-9), (5e-5, 4e-8), (2e-6, 1e-12)):
+        found = fit.line(fit.SIZES, [alpha + beta * size for size in fit.SIZES])
+        assert found == pytest.approx((alpha, beta), rel=1e-6)
+
+
+def test_fit_hands_the_whole_array_to_and_fro():
+    for rank in range(2):
+        rounds = list(fit.to_and_fro(rank, 2, 9, turns=3))
+        assert len(rounds) == 6 and all(len(verbs) == 1 and verbs[0].span == (0, 9) for verbs in rounds)
+        assert [type(verbs[0]).__name__ for verbs in rounds] == (
+            ["Send", "Recv"] * 3 if rank == 0 else ["Recv", "Send"] * 3
+        )
