@@ -1,6 +1,7 @@
 """Which algorithm runs a call, with which segment and window, and why. Pure: no MPI, no clock, no environment.
 
-The rules for ``auto`` were measured on one node with both MPI libraries and float64 sums; README has the table.
+The rules for ``auto`` were measured with both MPI libraries and float64 sums, on one node and on several at 200 Mbit/s;
+README has the tables.
 """
 
 from __future__ import annotations
@@ -16,14 +17,21 @@ from hpcreduce.runtime.operations import Operation
 LIBRARY_BELOW = 2 << 20
 """Bytes below which the library's own call wins, where its meaning is ours."""
 
+NETWORK_BELOW = 64 << 10
+"""The same where ranks are on several nodes."""
+
+FEW_ROUNDS_BELOW = 16 << 10
+"""Bytes below which, on several nodes, nothing but the number of rounds counts."""
+
 RING_CHUNK = 64 << 10
 """Bytes per rank from which even traffic beats few rounds."""
 
 MEMORY_SEGMENTS = (256 << 10, 1 << 20)
 """Bytes of the shortest and the longest segment where all ranks share a node; a quarter of a chunk in between."""
 
-NETWORK_SEGMENT = 64 << 10
-"""Bytes of a segment where they do not."""
+NETWORK_SEGMENT = 48 << 10
+"""Bytes of a segment where they do not: short enough to be sent without asking the receiver first (over TCP, Open MPI
+asks from 64 KiB on), since that question would queue behind the data that goes the same way."""
 
 LONGEST_SEGMENT = 1 << 30
 """Bytes that no message exceeds."""
@@ -76,7 +84,7 @@ def choose(
     check_types(algorithm, segment)
     across = algorithm.partition(":")[2]
     if algorithm == "auto":
-        name, reason = _automatic(operation, work, count * work.itemsize, len(nodes), library_below)
+        name, reason = _automatic(operation, work, count * work.itemsize, nodes, library_below)
         row = ALGORITHMS[name]
     else:
         row, reason = named(algorithm), "asked for"
@@ -118,15 +126,23 @@ def named(algorithm: str) -> Algorithm:
 
 
 def _automatic(
-    operation: Operation, work: np.dtype[Any], nbytes: int, size: int, library_below: int
+    operation: Operation, work: np.dtype[Any], nbytes: int, nodes: tuple[int, ...], library_below: int
 ) -> tuple[str, str]:
-    if nbytes < library_below and not forbids(ALGORITHMS["mpi"], operation, work):
-        return "mpi", f"below {library_below >> 10} KiB the library's own call is fastest"
+    ranks, number = len(nodes), len(set(nodes))
+    below = min(library_below, NETWORK_BELOW) if number > 1 else library_below
+    if nbytes < below and not forbids(ALGORITHMS["mpi"], operation, work):
+        return "mpi", f"below {below >> 10} KiB the library's own call is fastest"
     if not operation.commutative:
         return "tree", f"op {operation.name!r} is not commutative, and tree keeps rank order"
-    if nbytes < RING_CHUNK * size:
+    if 1 < number < ranks:
+        return "hierarchical", "nodes have several ranks, and this sends least between them"
+    if nbytes >= RING_CHUNK * ranks:
+        return "ring", f"from {RING_CHUNK >> 10} KiB per rank on even traffic wins"
+    if number == 1:
         return "tree", f"below {RING_CHUNK >> 10} KiB per rank few rounds win"
-    return "ring", f"from {RING_CHUNK >> 10} KiB per rank on even traffic wins"
+    if nbytes < FEW_ROUNDS_BELOW:
+        return "recursive_doubling", f"below {FEW_ROUNDS_BELOW >> 10} KiB the fewest rounds win"
+    return "circulant", f"below {RING_CHUNK >> 10} KiB per rank little traffic in few rounds wins"
 
 
 def elements(segment: int | None, work: np.dtype[Any], count: int, nodes: tuple[int, ...]) -> int:

@@ -122,10 +122,18 @@ def _writing(path: str) -> Iterator[Any]:
         raise _NotWritten(f"cannot write {path}: {error.strerror or error}") from None
 
 
+TIE = 1.01
+"""Times closer than this are equal, as far as the model goes: the first of the table wins, as `ring` does in fact."""
+
+
 def _winners(rows: Sequence[Prediction]) -> list[Prediction]:
     """Return the fastest row of each size."""
-    sizes = dict.fromkeys(row.nbytes for row in rows)
-    return [min((row for row in rows if row.nbytes == nbytes), key=lambda row: row.seconds) for nbytes in sizes]
+    winners = []
+    for nbytes in dict.fromkeys(row.nbytes for row in rows):
+        group = [row for row in rows if row.nbytes == nbytes]
+        best = min(row.seconds for row in group)
+        winners.append(next(row for row in group if row.seconds <= TIE * best))
+    return winners
 
 
 def _table(rows: Sequence[Prediction]) -> Iterator[str]:

@@ -1,13 +1,15 @@
 """Measure what messages and reductions cost here, for `hpcreduce.analysis`: alpha, beta and gamma.
 
-A message is priced as the executor sends it: two ranks hand an array to and fro in one program, many times. Two ranks
-of one node give `inside`, two of different nodes the rest. Reductions are timed for each type.
+A message is priced as the executor sends it. Alpha: two ranks hand an empty message to and fro in one program, many
+times. Beta: one sends long arrays to the other; what a longer one takes more is what its bytes take. Two ranks of one
+node give `inside`, two of different nodes the rest. Reductions are timed for each type.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,8 +21,11 @@ from hpcreduce.runtime import agreement
 from hpcreduce.runtime.operations import OPERATIONS
 from hpcreduce.schedule import RIGHT, Recv, Rounds, Send, Span
 
-SIZES = (0, 1 << 10, 8 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)
-"""Bytes of the messages that are timed."""
+LONG = (1 << 20, 5 << 20)
+"""Bytes of the two arrays whose times differ by what bytes take."""
+
+TURNS = 100
+"""Empty messages each way in a row."""
 
 FOLDED = 1 << 18
 """Bytes that are reduced at a time: a segment."""
@@ -28,11 +33,22 @@ FOLDED = 1 << 18
 DTYPES = ("int32", "int64", "float16", "bfloat16", "float32", "float64", "complex128")
 
 
-def to_and_fro(rank: int, size: int, count: int, turns: int = 10) -> Rounds:
-    """Yield the rounds of two ranks that hand the whole array to each other, `turns` times each way."""
-    whole, other = Span(0, count), 1 - rank
-    for turn in range(2 * turns):
-        yield (Send(other, whole),) if turn % 2 == rank else (Recv(other, whole, None),)
+def to_and_fro(rank: int, size: int, count: int) -> Rounds:
+    """Yield the rounds of two ranks that hand an empty message to each other, `TURNS` times each way."""
+    empty, other = Span(0, 0), 1 - rank
+    for turn in range(2 * TURNS):
+        yield (Send(other, empty),) if turn % 2 == rank else (Recv(other, empty, None),)
+
+
+def one_way(rank: int, size: int, count: int) -> Rounds:
+    """Yield the rounds of two ranks, of which the first sends the whole array, and gets an empty message back."""
+    whole, empty, other = Span(0, count), Span(0, 0), 1 - rank
+    if rank == 0:
+        yield (Send(other, whole),)
+        yield (Recv(other, empty, None),)
+    else:
+        yield (Recv(other, whole, None),)
+        yield (Send(other, empty),)
 
 
 def measure(comm: Any, host: str, repeats: int = 7) -> dict[str, Any]:
@@ -78,42 +94,27 @@ def measure(comm: Any, host: str, repeats: int = 7) -> dict[str, Any]:
 def _line(comm: Any, pair: list[int], repeats: int) -> tuple[float, float]:
     """Return alpha and beta of the messages between two ranks; the same on all."""
     part = comm.Split(0 if comm.rank in pair else 1, comm.rank)
-    times = []
+    found = None
     if comm.rank in pair:
-        row = RELATED["bcast"]._replace(name="to_and_fro", rounds=to_and_fro, static=("turns",))
-        for nbytes in SIZES:
-            times.append(_time(part, row, nbytes, repeats))
+        alpha = _time(part, to_and_fro, 0, repeats) / (2 * TURNS)
+        short, long = (_time(part, one_way, nbytes, repeats) for nbytes in LONG)
+        found = alpha, max((long - short) / (LONG[1] - LONG[0]), 1e-15)
     part.Free()
-    return comm.bcast(line(SIZES, times) if times else None, root=pair[0])  # type: ignore[no-any-return]
+    return comm.bcast(found, root=min(pair))  # type: ignore[no-any-return]
 
 
-def _time(part: Any, row: Any, nbytes: int, repeats: int) -> float:
-    """Return the seconds of one message."""
+def _time(part: Any, rounds: Callable[[int, int, int], Rounds], nbytes: int, repeats: int) -> float:
+    """Return the median seconds of a program of two ranks, as the first one sees it."""
     state = agreement.state(part)
+    row = RELATED["bcast"]._replace(name=rounds.__name__, rounds=rounds, static=())
     array = np.zeros(nbytes, np.uint8)
-    turns = 100 if nbytes < 64 << 10 else 5
     found = []
     for _ in range(repeats + 1):  # the first one warms up
         part.Barrier()
         start = time.perf_counter()
-        exchange(state, row, array, turns=turns)
-        found.append((time.perf_counter() - start) / (2 * turns))
+        exchange(state, row, array)
+        found.append(time.perf_counter() - start)
     return statistics.median(found[1:])
-
-
-def line(sizes: tuple[int, ...], seconds: list[float]) -> tuple[float, float]:
-    """Return alpha and beta of ``seconds = alpha + beta size`` with the least relative errors, neither below 0.
-
-    >>> alpha, beta = line((0, 1000, 100000), [1e-6, 2e-6, 101e-6])
-    >>> round(alpha * 1e6, 6), round(beta * 1e9, 6)
-    (1.0, 1.0)
-    """
-    weight = 1 / np.asarray(seconds)
-    matrix = np.stack([weight, np.asarray(sizes) * weight], axis=1)
-    alpha, beta = np.linalg.lstsq(matrix, np.ones(len(sizes)), rcond=None)[0]
-    if alpha < 0:
-        alpha = min(seconds)
-    return float(alpha), float(max(beta, 1e-15))
 
 
 def _gamma(name: str, repeats: int) -> float:

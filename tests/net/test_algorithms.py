@@ -1,6 +1,9 @@
 """Every algorithm across hosts, and that they are hosts."""
 
+import json
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -21,6 +24,24 @@ def test_validate(run, lab, hosts, ranks):
     assert done.returncode == 0, done
     assert re.search(rf"validation: [1-9]\d* cases on {hosts * ranks} ranks, 0 failures", done.stdout), done
     assert all(f"{name} " in done.stdout for name in ALGORITHMS), done
+
+
+def test_fit_and_what_it_predicts(run, tmp_path):
+    """The shaped link is found, and a ring over it takes what the fit predicts, within what a busy machine does to it."""
+    done = run(4, "-m", "hpcreduce", "fit", "--repeats", "3", "-o", str(tmp_path / "fit.json"))
+    assert done.returncode == 0 and "across nodes:" in done.stdout, done
+    found = json.loads((tmp_path / "fit.json").read_text())
+    assert len(found["hosts"]) == len(found["links"]) == 4 and 0 < found["alpha"] < 0.1
+    assert 25e6 / 2 < found["links"][0]["bandwidth"] < 25e6 * 1.2
+    done = run(
+        4, "-m", "hpcreduce", "bench", "--sizes", "1M", "--algorithms", "ring,tree", "--iterations", "3", "--json", "-"
+    )
+    measured = {row["algorithm"]: row["median_s"] for row in json.loads(done.stdout)["rows"]}
+    predict = [sys.executable, "-m", "hpcreduce", "predict", "--network", str(tmp_path / "fit.json"), "--ranks", "4"]
+    told = subprocess.run([*predict, "--sizes", "1M", "--json", "-"], capture_output=True, timeout=60, check=True)
+    predicted = {row["algorithm"]: row["seconds"] for row in json.loads(told.stdout)["rows"]}
+    for name in ("ring", "tree"):
+        assert 0.5 < measured[name] / predicted[name] < 3, (name, measured, predicted)
 
 
 HOST = """

@@ -38,6 +38,18 @@ def test_auto_goes_by_size():
     assert name("max", float, 10**6) == "ring"
 
 
+def test_auto_goes_by_nodes():
+    apart, pairs = (0, 1, 2, 3), (0, 0, 1, 1)
+    assert name("sum", float, 1, apart) == name("sum", float, 1, pairs) == "mpi"
+    assert name("sum", float, (64 << 10) // 8, apart) == "circulant"
+    assert name("sum", float, (1 << 20) // 8, apart) == "ring"
+    assert name("max", float, 1, apart) == "recursive_doubling"
+    assert name("sum", float, (64 << 10) // 8, pairs) == name("max", float, 1, pairs) == "hierarchical"
+    assert name("sum", float, 10**7, (0, 1, 0, 1, 0)) == "hierarchical"
+    assert chosen("sum", float, 10**7, pairs).static == {"nodes": pairs}
+    assert chosen("sum", float, 1, pairs, "hierarchical:tree").static == {"nodes": pairs, "across": "tree"}
+
+
 def test_operations_that_do_not_commute_keep_rank_order():
     def first(a, b):
         return a
