@@ -27,7 +27,7 @@ def test_validate(run, lab, hosts, ranks):
 
 
 def test_fit_and_what_it_predicts(run, tmp_path):
-    """The shaped link is found, and a ring over it takes what the fit predicts, within what a busy machine does to it."""
+    """The shaped link is found, and a ring over it takes what the fit predicts, within what a busy machine does."""
     done = run(4, "-m", "hpcreduce", "fit", "--repeats", "3", "-o", str(tmp_path / "fit.json"))
     assert done.returncode == 0 and "across nodes:" in done.stdout, done
     found = json.loads((tmp_path / "fit.json").read_text())
