@@ -8,26 +8,50 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpcreduce.algorithms import ALGORITHMS
-from hpcreduce.analysis import cost, messages
+from hpcreduce.analysis import messages
 from hpcreduce.analysis.cost import Link
+from hpcreduce.analysis.network import Cable, Network, read
+from hpcreduce.analysis.predict import predict
 from hpcreduce.runtime import agreement, buffers, operations
 from hpcreduce.runtime.operations import Operation
 from hpcreduce.selection import choose, forbids
 
-MOST_MESSAGES = 200_000
+MOST_MESSAGES = 20_000
 """Messages of a schedule up to which its time is predicted."""
 
 
 class Model(NamedTuple):
     """Prices of a message: `across` nodes and `inside` one, and seconds per byte reduced.
 
-    The defaults were fitted on one 2-core x86-64 machine with shared memory (`inside`) and are typical of a 100 Gbit/s
-    network (`across`); ``python -m hpcreduce fit`` measures yours.
+    Ranks of one node share one link, of the bandwidth 1 / ``across.beta``. The defaults are typical of a 100 Gbit/s
+    network and of shared memory; ``python -m hpcreduce fit`` measures yours, `read_model` reads what it has written.
     """
 
     across: Link = Link(15e-6, 1 / 12e9)
     inside: Link = Link(6e-6, 1 / 6e9)
     gamma: float = 1 / 8e9
+
+    def network(self, nodes: int) -> Network:
+        """Return `nodes` hosts around one switch with these prices."""
+        hosts = tuple(f"node {node}" for node in range(nodes))
+        links = tuple(Cable(host, "switch", 1 / max(self.across.beta, 1e-18), 0.0) for host in hosts if nodes > 1)
+        return Network(hosts, links, alpha=self.across.alpha, gamma=self.gamma, inside=self.inside)
+
+
+def read_model(path: str) -> Model:
+    """Return the prices that a network file has; its slowest link counts.
+
+    Raises
+    ------
+    NetworkError
+        Naming the file and the field.
+    """
+    found = read(path)
+    across = Model().across
+    if found.links:
+        slowest = min(link.bandwidth for link in found.links)
+        across = Link(found.alpha + 2 * max(link.latency for link in found.links), 1 / slowest)
+    return Model(across, found.inside, found.gamma)
 
 
 class Line(NamedTuple):
@@ -77,13 +101,19 @@ class Explanation(NamedTuple):
             if line.refusal:
                 rows.append(f"{line.algorithm:{width}}  {line.refusal}")
                 continue
-            time = "-" if line.seconds is None else f"{line.seconds * 1e6:.4g} us"
+            time = (
+                "too long"
+                if line.rounds and line.seconds is None
+                else "-"
+                if line.seconds is None
+                else f"{line.seconds * 1e6:.4g} us"
+            )
             rounds, nbytes = ("-" if number is None else str(number) for number in (line.rounds, line.nbytes))
             rows.append(f"{line.algorithm:{width}}  {rounds:>7}  {nbytes:>15}  {time:>10}{mark}")
         return "\n".join(rows)
 
 
-def explain(comm: Any, array: Any, op: Any = "sum", model: Model | None = None) -> Explanation:
+def explain(comm: Any, array: Any, op: Any = "sum", model: Model | str | None = None) -> Explanation:
     """Return what `hpcreduce.allreduce` of such an array does, and what each algorithm would cost; print it.
 
     Collective on the first use of the communicator, else local.
@@ -94,13 +124,13 @@ def explain(comm: Any, array: Any, op: Any = "sum", model: Model | None = None) 
     array : array_like
     op : str, MPI.Op or callable
         As for `hpcreduce.allreduce`.
-    model : Model, optional
-        Prices of messages.
+    model : Model or str, optional
+        Prices of messages, or the file that ``python -m hpcreduce fit`` has written them to.
 
     Raises
     ------
     TypeError, ValueError
-        As `hpcreduce.allreduce`.
+        As `hpcreduce.allreduce`; for a `model` that is neither, or a file that is wrong.
 
     Examples
     --------
@@ -108,6 +138,10 @@ def explain(comm: Any, array: Any, op: Any = "sum", model: Model | None = None) 
 
         print(hpcreduce.explain(comm, gradient, op="mean"))
     """
+    if isinstance(model, str):
+        model = read_model(model)
+    elif model is not None and not isinstance(model, Model):
+        raise TypeError(f"model must be a Model or the name of a file, found {type(model).__name__}")
     operation = operations.resolve(op)
     source = buffers.source(array, None, operation.locates)
     return explanation(agreement.state(comm).nodes, source.size, source.dtype, operation, model or Model())
@@ -150,16 +184,5 @@ def _seconds(name: str, nodes: Sequence[int], count: int, itemsize: int, model: 
     static = messages.placed(row, tuple(nodes), {})
     if messages.messages_up_to(row, size, count, MOST_MESSAGES, static) > MOST_MESSAGES:
         return None
-    alpha, beta = model.across
-    timing = cost.simulate(
-        name,
-        size,
-        count,
-        alpha=alpha,
-        beta=beta,
-        gamma=model.gamma,
-        itemsize=itemsize,
-        nodes=nodes,
-        inside=model.inside,
-    )
-    return timing.seconds
+    network = model.network(max(nodes) + 1)
+    return predict(name, network, size, count, itemsize=itemsize, hosts=nodes).seconds

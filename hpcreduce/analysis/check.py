@@ -80,7 +80,10 @@ def check(
     ValueError
         `size` or `count` out of range, or an algorithm that is no schedule.
     """
-    row = (ALGORITHMS | RELATED)[algorithm] if isinstance(algorithm, str) else algorithm
+    known = ALGORITHMS | RELATED
+    if isinstance(algorithm, str) and algorithm not in known:
+        raise ValueError(f"unknown algorithm {algorithm!r}; expected one of {', '.join(known)}")
+    row = known[algorithm] if isinstance(algorithm, str) else algorithm
     if size < 1 or count < 0:
         raise ValueError(f"size must be at least 1 and count at least 0, found {size} and {count}")
     if row.rounds is None:
@@ -177,7 +180,11 @@ def _check_counts(
 
 
 def _check_round(verbs: Round, rank: int, size: int, count: int, where: str) -> None:
+    if not isinstance(verbs, (tuple, list)) or isinstance(verbs, (Send, Recv)):
+        raise ProofError(f"[1] {where}: expected a tuple of Send and Recv (empty for nothing to do), found {verbs!r}")
     for verb in verbs:
+        if not isinstance(verb, (Send, Recv)):
+            raise ProofError(f"[1] {where}: expected Send or Recv, found {verb!r}")
         if not 0 <= verb.peer < size or verb.peer == rank:
             raise ProofError(f"[1] {where}: {verb} names a peer that is not another rank")
         if not 0 <= verb.span.start <= verb.span.stop <= count:

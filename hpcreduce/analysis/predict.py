@@ -114,6 +114,7 @@ def predict(
     itemsize: int = 8,
     ports: int = 1,
     segment: int | None = None,
+    hosts: Sequence[int] | None = None,
     **static: Any,
 ) -> Timing:
     """Return the time of one algorithm on `network`.
@@ -131,6 +132,8 @@ def predict(
         Messages that a rank sends at a time, and receives at a time.
     segment : int, optional
         Most elements of one message. By default spans travel whole.
+    hosts : sequence of int, optional
+        The number of each rank's host. By default ranks fill the hosts one after the other.
     **static
         The algorithm's static keywords; ``nodes`` is what the network says.
 
@@ -156,7 +159,12 @@ def predict(
     '0.002004'
     """
     row = messages.row_of(algorithm)
-    return _time(row, Routes(network), network.place(ranks), count, itemsize, ports, segment, static)
+    if hosts is not None and (len(hosts) != ranks or not all(0 <= host < len(network.hosts) for host in hosts)):
+        raise ValueError(
+            f"hosts must name one of {len(network.hosts)} hosts for each of {ranks} ranks, found {hosts!r}"
+        )
+    placed = network.place(ranks) if hosts is None else hosts
+    return _time(row, Routes(network), placed, count, itemsize, ports, segment, static)
 
 
 def _time(

@@ -10,7 +10,7 @@ from hpcreduce.measure import fit
 
 @click.command("fit")
 @click.option("-o", "--output", metavar="FILE.json", help="Write what predict and explain read.")
-@click.option("--repeats", type=click.IntRange(1, 1000), default=7, show_default=True)
+@click.option("--repeats", type=click.IntRange(1, 1000), default=15, show_default=True)
 def fit_command(output: str | None, repeats: int) -> int:
     """Measure what a message and a reduction cost here.
 

@@ -15,14 +15,18 @@ from typing import Any
 import numpy as np
 
 from hpcreduce.algorithms import RELATED
+from hpcreduce.errors import HpcreduceError
 from hpcreduce.measure import samples
 from hpcreduce.related import exchange
 from hpcreduce.runtime import agreement
 from hpcreduce.runtime.operations import OPERATIONS
 from hpcreduce.schedule import RIGHT, Recv, Rounds, Send, Span
 
-LONG = (1 << 20, 5 << 20)
+LONG = (1 << 20, 8 << 20)
 """Bytes of the two arrays whose times differ by what bytes take."""
+
+FASTEST = 1e-12
+"""Seconds per byte (1 TB/s) that no message takes; less is noise."""
 
 TURNS = 100
 """Empty messages each way in a row."""
@@ -61,13 +65,18 @@ def measure(comm: Any, host: str, repeats: int = 7) -> dict[str, Any]:
     host : str
         Name of this rank's host.
     repeats : int
-        Measurements of each size; the median counts.
+        Measurements of each kind; the least time counts.
 
     Returns
     -------
     dict
         ``hosts``, ``links`` (from each host to one switch), ``ranks_per_host``, ``alpha``, ``gamma``, ``inside``, and
         ``gammas`` by dtype. Prices that could not be measured here, for want of a second rank or node, are missing.
+
+    Raises
+    ------
+    HpcreduceError
+        On all ranks: the times make no sense, since the machine was busy.
     """
     nodes = agreement.state(comm).nodes
     hosts = list(dict.fromkeys(comm.allgather(host)))
@@ -98,13 +107,18 @@ def _line(comm: Any, pair: list[int], repeats: int) -> tuple[float, float]:
     if comm.rank in pair:
         alpha = _time(part, to_and_fro, 0, repeats) / (2 * TURNS)
         short, long = (_time(part, one_way, nbytes, repeats) for nbytes in LONG)
-        found = alpha, max((long - short) / (LONG[1] - LONG[0]), 1e-15)
+        found = alpha, (long - short) / (LONG[1] - LONG[0])
     part.Free()
-    return comm.bcast(found, root=min(pair))  # type: ignore[no-any-return]
+    alpha, beta = comm.bcast(found, root=min(pair))
+    if beta < FASTEST:
+        raise HpcreduceError(
+            "the measurement was disturbed: longer messages took no longer; try again, or --repeats 30"
+        )
+    return alpha, beta
 
 
 def _time(part: Any, rounds: Callable[[int, int, int], Rounds], nbytes: int, repeats: int) -> float:
-    """Return the median seconds of a program of two ranks, as the first one sees it."""
+    """Return the least seconds of a program of two ranks, as the first one sees it: noise only adds."""
     state = agreement.state(part)
     row = RELATED["bcast"]._replace(name=rounds.__name__, rounds=rounds, static=())
     array = np.zeros(nbytes, np.uint8)
@@ -114,7 +128,7 @@ def _time(part: Any, rounds: Callable[[int, int, int], Rounds], nbytes: int, rep
         start = time.perf_counter()
         exchange(state, row, array)
         found.append(time.perf_counter() - start)
-    return statistics.median(found[1:])
+    return min(found[1:])
 
 
 def _gamma(name: str, repeats: int) -> float:

@@ -6,7 +6,7 @@ import pytest
 from hpcreduce.algorithms import ALGORITHMS
 from hpcreduce.analysis import cost
 from hpcreduce.analysis.check import check
-from hpcreduce.explanation import Model, explanation
+from hpcreduce.explanation import Model, explanation, read_model
 from hpcreduce.measure import fit
 from hpcreduce.runtime.operations import OPERATIONS
 from hpcreduce.selection import choose
@@ -42,14 +42,36 @@ def test_rounds_and_bytes_are_those_of_the_schedule():
 
 
 def test_times_are_those_of_the_model():
-    for nodes in ((0, 0), (0, 0, 1, 1)):
-        lines = {line.algorithm: line for line in explained(nodes, 5000).lines}
-        for name in ("ring", "hierarchical"):
-            wanted = cost.simulate(
-                name, len(nodes), 5000, alpha=1e-5, beta=1e-9, gamma=1e-10, nodes=nodes, inside=cost.Link(1e-6, 1e-10)
-            )
-            assert lines[name].seconds == wanted.seconds
+    lines = {line.algorithm: line for line in explained((0, 0, 0), 5000).lines}
+    for name in ("ring", "tree", "circulant"):
+        assert lines[name].seconds == pytest.approx(
+            cost.simulate(name, 3, 5000, alpha=1e-6, beta=1e-10, gamma=1e-10).seconds, rel=1e-9
+        )
+    lines = {line.algorithm: line for line in explained((0, 1, 2), 5000).lines}
+    assert lines["ring"].seconds == pytest.approx(
+        cost.simulate("ring", 3, 5000, alpha=1e-5, beta=1e-9, gamma=1e-10).seconds, rel=1e-9
+    )
     assert lines["mpi"].seconds is None and lines["mpi"].rounds is None
+
+
+def test_ranks_of_a_node_share_its_link():
+    """Then what sends least between nodes wins; where ranks are placed in turn, circulant's long steps stay inside."""
+    blocks = {line.algorithm: line.seconds for line in explained((0, 0, 0, 0, 1, 1, 1, 1), 1_000_000).lines}
+    assert blocks["hierarchical"] < min(blocks["circulant"], blocks["direct"], blocks["recursive_doubling"])
+    in_turn = {line.algorithm: line.seconds for line in explained((0, 1, 0, 1, 0, 1, 0, 1), 1_000_000).lines}
+    assert in_turn["hierarchical"] == blocks["hierarchical"] and in_turn["circulant"] < in_turn["hierarchical"]
+
+
+def test_models(tmp_path):
+    (tmp_path / "fit.json").write_text(
+        '{"hosts": ["a", "b"], "links": [{"a": "a", "b": "s", "bandwidth": 1e8, "latency": 1e-6},'
+        ' {"a": "b", "b": "s", "bandwidth": 2e8, "latency": 0}], "alpha": 3e-6, "gamma": 2e-10,'
+        ' "inside": {"alpha": 1e-6, "beta": 1e-10}, "gammas": {"float32": 1}}'
+    )
+    found = read_model(str(tmp_path / "fit.json"))
+    assert found == Model(cost.Link(pytest.approx(5e-6), 1e-8), cost.Link(1e-6, 1e-10), 2e-10)
+    with pytest.raises(ValueError, match="missing"):
+        read_model(str(tmp_path / "missing.json"))
 
 
 def test_what_cannot_run_is_said():
