@@ -55,7 +55,7 @@ def allreduce(
     algorithm : str
         A name in `hpcreduce.ALGORITHMS`, ``hierarchical:NAME`` with what runs across nodes, or ``auto``.
     segment : int, optional
-        Largest message in bytes; by default 256 KiB to 1 MiB within a node and 64 KiB across nodes.
+        Largest message in bytes; by default 256 KiB to 1 MiB within a node and 48 KiB across nodes.
     order : str, optional
         ``rank``: every element of a floating point sum or mean is summed in one place, in doubled precision, and
         rounded once (algorithm ``direct``): the same bits for this number of ranks, whatever the segment, the nodes and
@@ -209,11 +209,11 @@ def _checked(
     source = buffers.source(sendbuf, recvbuf, operation.locates)
     if segment is not None or type(algorithm) is not str:
         check_types(algorithm, segment)  # before the look-up: 1, 1.0 and True are equal keys
-    if order or wire:
+    if order is not None or wire is not None:
         encoding.check(order, wire)
-    key = (source.shape, source.dtype, operation.name, operation.commutative, algorithm, segment, order, wire)
-    known = state.call(key, keep)
-    call = known or prepare(state, operation, source.shape, source.dtype, algorithm, segment, order, wire, keep)
+    key = kind(operation, source.shape, source.dtype, algorithm, segment, order, wire)
+    known = state.call(key) if keep else None
+    call = known or prepare(state, operation, key, keep)
     given = buffers.pair(source, sendbuf, recvbuf, call.result, operation.locates)
     if keep:  # only now that nothing can be refused any more, since ranks must stay in step
         call = admit(state, call, operation, source.size) if known is None else state.used(call)
@@ -229,20 +229,23 @@ def run(
     return Plan(state, call, operation, given, sendbuf, recvbuf, timeout).run()
 
 
-def prepare(
-    state: State,
+def kind(
     operation: Operation,
     shape: tuple[int, ...],
     dtype: DType,
     algorithm: str,
-    segment: int | None,
+    segment: int | None = None,
     order: str | None = None,
     wire: str | None = None,
-    keep: bool = True,
-) -> Call:
-    """Prepare such a call on this rank, to be kept for others like it or for one plan."""
+) -> tuple[Any, ...]:
+    """Return the key of all calls that are prepared alike."""
+    return shape, dtype, operation.name, operation.commutative, algorithm, segment, order, wire
+
+
+def prepare(state: State, operation: Operation, key: tuple[Any, ...], keep: bool = True) -> Call:
+    """Prepare the calls of this `kind` on this rank, to be kept for all of them or for one plan."""
+    shape, dtype, _, _, algorithm, segment, order, wire = key
     work, result = operation.types(dtype)
-    key = (shape, dtype, operation.name, operation.commutative, algorithm, segment, order, wire)
     codec = None
     if order or wire:
         codec = encoding.codec(operation, dtype, order, wire, state.size)

@@ -6,7 +6,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from hpcreduce.collectives import admit, check_timeout, prepare, run
+from hpcreduce.collectives import admit, check_timeout, kind, prepare, run
 from hpcreduce.runtime import agreement, buffers, operations, specs
 from hpcreduce.runtime.agreement import Call, State
 from hpcreduce.runtime.operations import Array, Operation
@@ -122,8 +122,9 @@ class Intracomm(MPI.Intracomm):
 
     def _call(self, state: State, operation: Operation, source: Array, target: Array) -> Call | None:
         """Return the prepared call for these arrays, `None` if the library has to run it."""
-        shape, dtype, algorithm = (source.size,), source.dtype, self._algorithm
-        call = state.call((shape, dtype, operation.name, operation.commutative, algorithm, None, None, None))
+        shape, dtype = (source.size,), source.dtype
+        key = kind(operation, shape, dtype, self._algorithm)
+        call = state.call(key)
         if call is None:
             try:
                 work, result = operation.types(dtype)
@@ -131,10 +132,10 @@ class Intracomm(MPI.Intracomm):
                 return None
             if operation.locates or result != dtype:
                 return None
-            if algorithm != "auto" and forbids(named(algorithm), operation, work):
-                algorithm = "auto"
-                call = state.call((shape, dtype, operation.name, operation.commutative, algorithm, None, None, None))
-            call = call or prepare(state, operation, shape, dtype, algorithm, None)
+            if self._algorithm != "auto" and forbids(named(self._algorithm), operation, work):
+                key = kind(operation, shape, dtype, "auto")
+                call = state.call(key)
+            call = call or prepare(state, operation, key)
         return call if _equal_types(target.dtype, call.result) else None
 
     def _like_this(self, comm: MPI.Comm) -> Intracomm:

@@ -205,9 +205,9 @@ class State:
         known = {name: number for number, name in enumerate(dict.fromkeys(names))}
         return tuple(known[name] for name in names)
 
-    def call(self, key: Hashable, wanted: bool = True) -> Call | None:
-        """Return what is kept under `key`, if it is `wanted`, still true and not in use."""
-        call = self.calls.get(key) if wanted else None
+    def call(self, key: Hashable) -> Call | None:
+        """Return what is kept under `key`, if it is still true and not in use."""
+        call = self.calls.get(key)
         return None if call is None or (call.stream is not None and call.stale()) else call
 
     def used(self, call: Call) -> Call:

@@ -29,8 +29,6 @@ def array(spec: Any) -> Array | None:
     """
     if type(spec) is np.ndarray:
         return spec
-    if isinstance(spec, np.ma.MaskedArray):
-        raise TypeError("masked arrays are not supported, since the mask would be lost; fill or compress the array")
     if not isinstance(spec, (list, tuple)):
         return _from_buffer(spec)
     parts = _parts(spec)
@@ -82,6 +80,8 @@ def _parts(spec: Any) -> tuple[Any, int | None, int, Any] | None:
 
 
 def _from_buffer(buffer: Any) -> Array | None:
+    if isinstance(buffer, np.ma.MaskedArray):
+        raise TypeError("masked arrays are not supported, since the mask would be lost; fill or compress the array")
     if isinstance(buffer, np.ndarray):
         return np.asarray(buffer)
     try:

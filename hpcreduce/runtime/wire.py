@@ -115,14 +115,14 @@ def codec(operation: Operation, dtype: DType, order: str | None, wire: str | Non
     Raises
     ------
     TypeError, ValueError
-        An order or a wire that there is not, or that makes no sense for the operation or the type.
+        An order or a wire that makes no sense for the operation or the type.
     """
-    check(order, wire)
     work, _ = operation.types(dtype)
     floating = dtype.kind in "fc" or is_half(dtype)
     if wire and (not floating or dtype.kind == "c" or operation.work not in ("same", "wide", "mean")):
         raise ValueError(
-            f"wire {wire!r} is for floating point and its sums, means, products and extremes, found {dtype}"
+            f"wire {wire!r} is for floating point and its sums, means, products and extremes, found op "
+            f"{operation.name!r} of {dtype}"
         )
     if order and floating and operation.name == "prod":
         raise ValueError("order 'rank' is for sums and means, found op 'prod'; products are not rounded once")
@@ -130,11 +130,11 @@ def codec(operation: Operation, dtype: DType, order: str | None, wire: str | Non
     if not (wire or exact):
         return None
     travels = _named(wire) if wire else dtype if dtype.name == "bfloat16" else dtype.newbyteorder("=")
-    return Codec(operation, _wider(work, travels) if exact else work, travels, size)
+    return Codec(operation, _wider(work) if exact else work, travels, size)
 
 
 def check(order: object, wire: object) -> None:
-    """Raise TypeError or ValueError for what is no order or no wire."""
+    """Raise ValueError for what is no order or no wire."""
     if order not in (None, "rank"):
         raise ValueError(f"unknown order {order!r}, expected 'rank' or None")
     if wire is not None and wire not in NAMES:
@@ -152,8 +152,8 @@ def _named(wire: str) -> DType:
     return dtype
 
 
-def _wider(work: DType, wire: DType) -> DType:
-    """Return a type of at least twice the digits of what travels."""
+def _wider(work: DType) -> DType:
+    """Return a type of at least twice the digits."""
     if work == np.float32:
         return np.dtype(np.float64)
     if work == np.complex64:

@@ -250,6 +250,7 @@ def test_bad_buffers_are_named(comm, world):
         ((base[:4], base[2:]), ValueError, "overlap partly"),
         ((np.ma.ones(3), np.zeros(3)), TypeError, "masked arrays"),
         ((mine(comm, 3), np.ma.ones(3)), TypeError, "masked arrays"),
+        (([np.ma.ones(3), MPI.DOUBLE], np.zeros(3)), TypeError, "masked arrays"),
         ((mine(comm, 4), np.zeros(3), "sum"), TypeError, "equal size"),
     ):
         with pytest.raises(kind, match=text):

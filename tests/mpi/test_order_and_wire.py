@@ -201,6 +201,9 @@ def test_what_makes_no_sense_is_refused(comm):
         ({"order": "rank", "op": "prod"}, ValueError, "sums and means, found op 'prod'"),
         ({"wire": "float16", "op": "maxloc"}, ValueError, "wire 'float16' is for floating point"),
         ({"wire": 16}, ValueError, "unknown wire"),
+        ({"wire": ""}, ValueError, "unknown wire ''"),
+        ({"order": ""}, ValueError, "unknown order ''"),
+        ({"order": 0}, ValueError, "unknown order 0"),
     ):
         with pytest.raises(kind, match=text):
             allreduce(comm, np.ones(3), **options)
