@@ -167,6 +167,25 @@ def whole_file(path: str) -> Iterator[Any]:
                 tidy()
 
 
+@contextlib.contextmanager
+def lone_file(path: str) -> Iterator[Any]:
+    """Yield a file as `whole_file` does, for commands that need no MPI, on the first rank; `None` on others.
+
+    Raises
+    ------
+    LoneError
+        It cannot be written.
+    """
+    if launch.rank(os.environ) > 0:
+        yield None
+        return
+    try:
+        with whole_file(path) as file:
+            yield file
+    except OSError as error:
+        raise LoneError(f"cannot write {path}: {error.strerror or error}") from None
+
+
 def _open_unnamed(folder: str) -> Any:
     """Open a file without a name in `folder`, or return `None` where there is no such thing."""
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from typing import Any
 
@@ -10,8 +9,7 @@ import click
 
 from hpcreduce.algorithms import ALGORITHMS, RELATED
 from hpcreduce.analysis import draw
-from hpcreduce.commands.console import LoneError, whole_file
-from hpcreduce.runtime import launch
+from hpcreduce.commands.console import lone_file
 
 _NAMES = [name for name, row in (ALGORITHMS | RELATED).items() if row.rounds]
 _MOST_RANKS = 128
@@ -65,11 +63,9 @@ def draw_command(
         diagram = draw.svg(name, ranks, count, **static) if svg_path is not None else ""
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    if svg_path is not None and launch.rank(os.environ) == 0:
-        try:
-            with whole_file(svg_path) as file:
+    if svg_path is not None:
+        with lone_file(svg_path) as file:
+            if file:
                 file.write(diagram.encode())
-        except OSError as error:
-            raise LoneError(f"cannot write {svg_path}: {error.strerror or error}") from None
     click.echo(table)
     return 0

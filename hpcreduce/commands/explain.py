@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-from typing import Any
-
 import click
 
-from hpcreduce.commands.console import CommandError, Sizes, to_json, whole_file
+from hpcreduce.commands.console import Sizes, lone_file, to_json
 from hpcreduce.explanation import Model, explanation, read_model
 from hpcreduce.measure import samples
 from hpcreduce.runtime.operations import OPERATIONS
@@ -52,15 +49,8 @@ def explain_command(
         if json_path == "-":
             click.echo(document)
             return 0
-        with _told(json_path), whole_file(json_path) as file:
-            file.write(f"{document}\n".encode())
+        with lone_file(json_path) as file:
+            if file:
+                file.write(f"{document}\n".encode())
     click.echo("\n\n".join(map(str, found)))
     return 0
-
-
-@contextlib.contextmanager
-def _told(path: str) -> Any:
-    try:
-        yield
-    except OSError as error:
-        raise CommandError(f"cannot write {path}: {error.strerror or error}") from None

@@ -13,7 +13,7 @@ import hpcreduce
 from hpcreduce.algorithms import ALGORITHMS
 from hpcreduce.analysis import network, predict
 from hpcreduce.analysis.predict import Prediction
-from hpcreduce.commands.console import PICTURES, Names, Sizes, need_matplotlib, to_json, whole_file
+from hpcreduce.commands.console import PICTURES, Names, Sizes, lone_file, need_matplotlib, to_json
 from hpcreduce.measure.bench import format_bytes, format_seconds
 from hpcreduce.runtime import launch
 
@@ -74,29 +74,25 @@ def predict_command(
     def leave_out(name: str, nbytes: int, reason: str) -> None:
         left_out.append({"algorithm": name, "nbytes": nbytes, "reason": reason})
 
-    try:
-        with contextlib.ExitStack() as stack:
-            paths = {path for path in (json_path, plot_path) if path and path != "-"}
-            files = {path: stack.enter_context(_writing(path)) for path in sorted(paths)}
-            rows = predict.compare(
-                described, ranks, sizes, list(dict.fromkeys(algorithms)), ports=ports, left_out=leave_out
-            )
-            document = {
-                **facts,
-                "rows": [row._asdict() for row in rows],
-                "winner": {str(row.nbytes): row.algorithm for row in _winners(rows)},
-                "left_out": left_out,
-            }
-            if json_path and json_path != "-":
-                files[json_path].write(f"{to_json(document)}\n".encode())
-            if plot_path:
-                from hpcreduce.measure import plots
+    with contextlib.ExitStack() as stack:
+        paths = {path for path in (json_path, plot_path) if path and path != "-"}
+        files = {path: stack.enter_context(lone_file(path)) for path in sorted(paths)}
+        rows = predict.compare(
+            described, ranks, sizes, list(dict.fromkeys(algorithms)), ports=ports, left_out=leave_out
+        )
+        document = {
+            **facts,
+            "rows": [row._asdict() for row in rows],
+            "winner": {str(row.nbytes): row.algorithm for row in _winners(rows)},
+            "left_out": left_out,
+        }
+        if json_path and json_path != "-":
+            files[json_path].write(f"{to_json(document)}\n".encode())
+        if plot_path:
+            from hpcreduce.measure import plots
 
-                title = f"{text}, {ranks} ranks, float64 sum"
-                plots.prediction(rows, title, files[plot_path], plot_path.rsplit(".", 1)[1])
-    except _NotWritten as error:  # on this rank alone: no other waits for it
-        click.echo(f"hpcreduce: error: {error}", err=True)
-        return 1
+            title = f"{text}, {ranks} ranks, float64 sum"
+            plots.prediction(rows, title, files[plot_path], plot_path.rsplit(".", 1)[1])
     for name, reason in dict.fromkeys((entry["algorithm"], entry["reason"]) for entry in left_out):
         where = [entry["nbytes"] for entry in left_out if (entry["algorithm"], entry["reason"]) == (name, reason)]
         click.echo(f"note: {name} is left out at {', '.join(map(format_bytes, where))}: {reason}", err=True)
@@ -107,19 +103,6 @@ def predict_command(
         for line in _table(rows):
             click.echo(line)
     return 0 if rows else 1
-
-
-class _NotWritten(Exception):  # noqa: N818
-    """An output file cannot be written."""
-
-
-@contextlib.contextmanager
-def _writing(path: str) -> Iterator[Any]:
-    try:
-        with whole_file(path) as file:
-            yield file
-    except OSError as error:
-        raise _NotWritten(f"cannot write {path}: {error.strerror or error}") from None
 
 
 TIE = 1.01

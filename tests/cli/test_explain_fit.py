@@ -31,6 +31,14 @@ def test_explain_as_json(cli, folder):
     assert "auto takes" in result.out and json.loads((folder / "out.json").read_text())[0]["ranks"] == 3
 
 
+def test_explain_under_mpirun_is_printed_and_written_once(many, folder):
+    explain = ["explain", "--ranks", "3", "--nbytes", "8"]
+    (said,) = many(3, [[*explain, "--json", "out.json"]])
+    assert said.statuses == [0] * 3 and said.outs[0] and not any(said.outs[1:]) and not any(said.errs), said
+    assert said.opened[0] and not any(said.opened[1:]), said
+    assert json.loads((folder / "out.json").read_text())[0]["ranks"] == 3
+
+
 def test_fit_is_read_by_predict_and_explain(cli, folder):
     result = cli(3, "fit", "--repeats", "3", "-o", "fit.json")
     assert result.status == 0 and "inside a node: alpha" in result.out and "ns/byte" in result.out, result
