@@ -15,6 +15,7 @@ from hpcreduce.analysis.predict import predict
 from hpcreduce.runtime import agreement, buffers, operations
 from hpcreduce.runtime.operations import Operation
 from hpcreduce.selection import choose, forbids
+from hpcreduce.units import plural
 
 MOST_MESSAGES = 20_000
 """Messages of a schedule up to which its time is predicted."""
@@ -91,8 +92,8 @@ class Explanation(NamedTuple):
 
     def __str__(self) -> str:
         head = (
-            f"{self.op} of {self.nbytes} bytes of {self.dtype} on {self.ranks} rank{'s' * (self.ranks > 1)}, "
-            f"{self.nodes} node{'s' * (self.nodes > 1)}: auto takes {self.algorithm}: {self.reason}"
+            f"{self.op} of {self.nbytes} bytes of {self.dtype} on {plural(self.ranks, 'rank')}, "
+            f"{plural(self.nodes, 'node')}: auto takes {self.algorithm}: {self.reason}"
         )
         width = max(len(line.algorithm) for line in self.lines)
         rows = [head, f"{'':{width}}  {'rounds':>7}  {'most bytes sent':>15}  {'predicted':>10}"]

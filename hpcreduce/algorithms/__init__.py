@@ -258,3 +258,21 @@ RELATED: dict[str, Algorithm] = {
     ),
 }
 """Parts of all-reduce algorithms that are collective operations of their own: name -> row."""
+
+
+def schedule_of(algorithm: str | Algorithm) -> Algorithm:
+    """Return the row of a schedule.
+
+    Raises
+    ------
+    ValueError
+        A name that neither table has, or a row that is no schedule.
+    """
+    table = ALGORITHMS | RELATED
+    known = ", ".join(name for name, row in table.items() if row.rounds)
+    if isinstance(algorithm, str) and algorithm not in table:
+        raise ValueError(f"unknown algorithm {algorithm!r}; expected one of {known}")
+    row = table[algorithm] if isinstance(algorithm, str) else algorithm
+    if row.rounds is None:
+        raise ValueError(f"algorithm {row.name!r} is no schedule; expected one of {known}")
+    return row

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from hpcreduce.algorithms import Algorithm
+from hpcreduce.algorithms import Algorithm, schedule_of
 from hpcreduce.algorithms.folding import levels, rest
 from hpcreduce.algorithms.tree import depth
 from hpcreduce.analysis import events, messages
@@ -95,7 +95,7 @@ def simulate(
     >>> f"{simulate('ring', 4, 1000, alpha=1e-6, beta=1e-9).seconds:.3g}"
     '1.8e-05'
     """
-    row = messages.row_of(algorithm)
+    row = schedule_of(algorithm)
     _check(alpha=alpha, beta=beta, gamma=gamma)
     if inside:
         _check(**{f"inside.{name}": value for name, value in inside._asdict().items()})

@@ -12,10 +12,11 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from hpcreduce.algorithms import ALGORITHMS, RELATED, Algorithm
+from hpcreduce.algorithms import Algorithm, schedule_of
 from hpcreduce.analysis import diagram
 from hpcreduce.analysis.diagram import Message
 from hpcreduce.schedule import LEFT, RIGHT, Recv, Round, Send, Span, partition
+from hpcreduce.units import plural
 
 WIDTH = 112
 """Columns of the text: a line of a docstring is at most 120 long, and an example in it is indented by 8."""
@@ -145,13 +146,8 @@ class _Drawn(NamedTuple):
 
 def _drawn(algorithm: str | Algorithm, size: int, count: int | None, static: dict[str, Any]) -> _Drawn:
     """Check what was asked for and let all ranks yield their rounds, the same number on each."""
-    rows = ALGORITHMS | RELATED
-    known = ", ".join(name for name, row in rows.items() if row.rounds)
-    if isinstance(algorithm, str) and algorithm not in rows:
-        raise ValueError(f"unknown algorithm {algorithm!r}; expected one of {known}")
-    row = rows[algorithm] if isinstance(algorithm, str) else algorithm
-    if row.rounds is None:
-        raise ValueError(f"algorithm {row.name!r} is no schedule, there is nothing to draw; expected one of {known}")
+    row = schedule_of(algorithm)
+    assert row.rounds
     if size < 1:
         raise ValueError(f"ranks must be at least 1, found {size}")
     count = size if count is None else count
@@ -164,8 +160,8 @@ def _drawn(algorithm: str | Algorithm, size: int, count: int | None, static: dic
     sent = sum(isinstance(verb, Send) for rounds in schedule for verbs in rounds for verb in verbs)
     given = ", ".join(f"{key}={_plain(value)}" for key, value in static.items())
     title = (
-        f"{row.name}{f' ({given})' if given else ''}: {_number(size, 'rank')}, {_number(count, 'element')} in "
-        f"{_number(size, 'chunk')}, {_number(longest, 'round')}, {_number(sent, 'message')}"
+        f"{row.name}{f' ({given})' if given else ''}: {plural(size, 'rank')}, {plural(count, 'element')} in "
+        f"{plural(size, 'chunk')}, {plural(longest, 'round')}, {plural(sent, 'message')}"
     )
     return _Drawn(title, _Chunks(count, size), schedule)
 
@@ -184,17 +180,13 @@ def _check_static(row: Algorithm, size: int, static: dict[str, Any]) -> None:
         raise ValueError(f"root must be a rank from 0 to {size - 1}, found {static['root']}")
     if nodes := static.get("nodes"):
         if len(nodes) != size:
-            raise ValueError(f"nodes must name a node for each of {_number(size, 'rank')}, found {len(nodes)}")
+            raise ValueError(f"nodes must name a node for each of {plural(size, 'rank')}, found {len(nodes)}")
         if not all(isinstance(node, int) for node in nodes):
             raise ValueError(f"nodes must be integers, found {_plain(nodes)}")
 
 
 def _plain(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
-
-
-def _number(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _table(cells: list[list[str]]) -> list[str]:

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from hpcreduce.algorithms import ALGORITHMS, RELATED, Algorithm
+from hpcreduce.algorithms import Algorithm
 from hpcreduce.errors import ProofError
 from hpcreduce.runtime.program import Program, compile_rounds
 from hpcreduce.schedule import Send
@@ -27,18 +27,6 @@ class Message(NamedTuple):
     send: int
     recv: int
     priority: tuple[int, int, int]
-
-
-def row_of(algorithm: str | Algorithm) -> Algorithm:
-    """Return the row of a schedule, or raise ValueError for a name that is none."""
-    table = ALGORITHMS | RELATED
-    if isinstance(algorithm, str) and algorithm not in table:
-        known = ", ".join(name for name, row in table.items() if row.rounds)
-        raise ValueError(f"unknown algorithm {algorithm!r}; expected one of {known}")
-    row = table[algorithm] if isinstance(algorithm, str) else algorithm
-    if row.rounds is None:
-        raise ValueError(f"{row.name!r} is no schedule, its time cannot be computed")
-    return row
 
 
 def placed(row: Algorithm, nodes: Sequence[int], static: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from hpcreduce.measure.bench import Row
 from hpcreduce.runtime import agreement
 from hpcreduce.runtime.operations import OPERATIONS
 from hpcreduce.selection import choose, forbids
+from hpcreduce.units import format_bytes, plural
 
 _OWN = [name for name, row in ALGORITHMS.items() if row.rounds]
 _SIZES = "8,1K,16K,256K,1M,4M,16M,64M"
@@ -120,7 +121,7 @@ def _measure(
     comm = console.comm
     crowd = max(environment.places(comm, console.mpi.Get_processor_name()).values())
     fitting = bench.affordable(comm, sizes, crowd)
-    if left_out := [bench.format_bytes(size) for size in sizes if size not in fitting]:
+    if left_out := [format_bytes(size) for size in sizes if size not in fitting]:
         reason = "they take more than a quarter of a node's free memory"
         if not fitting:
             raise CommandError(f"no size can be timed: {', '.join(left_out)}: {reason}")
@@ -159,8 +160,7 @@ def _facts(console: Console, iterations: int, warmup: int, one_off: bool) -> dic
 
 
 def _place(facts: dict[str, Any]) -> str:
-    ranks, nodes = facts["ranks"], facts["nodes"]
-    return f"{facts['library']}, {ranks} rank{'s' * (ranks > 1)} on {nodes} node{'s' * (nodes > 1)}"
+    return f"{facts['library']}, {plural(facts['ranks'], 'rank')} on {plural(facts['nodes'], 'node')}"
 
 
 def _mode(facts: dict[str, Any]) -> str:

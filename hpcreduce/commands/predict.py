@@ -14,8 +14,8 @@ from hpcreduce.algorithms import ALGORITHMS
 from hpcreduce.analysis import network, predict
 from hpcreduce.analysis.predict import Prediction
 from hpcreduce.commands.console import PICTURES, Names, Sizes, lone_file, need_matplotlib, to_json
-from hpcreduce.measure.bench import format_bytes, format_seconds
 from hpcreduce.runtime import launch
+from hpcreduce.units import format_bytes, format_seconds, plural
 
 _SCHEDULES = [name for name, row in ALGORITHMS.items() if row.rounds]
 _ITEMSIZE = 8
@@ -91,7 +91,7 @@ def predict_command(
         if plot_path:
             from hpcreduce.measure import plots
 
-            title = f"{text}, {ranks} ranks, float64 sum"
+            title = f"{text}, {plural(ranks, 'rank')}, float64 sum"
             plots.prediction(rows, title, files[plot_path], plot_path.rsplit(".", 1)[1])
     for name, reason in dict.fromkeys((entry["algorithm"], entry["reason"]) for entry in left_out):
         where = [entry["nbytes"] for entry in left_out if (entry["algorithm"], entry["reason"]) == (name, reason)]
@@ -99,7 +99,7 @@ def predict_command(
     if json_path == "-":
         click.echo(to_json(document))
     else:
-        click.echo(f"{text}, {ranks} ranks: float64 sum; computed by a model, not measured")
+        click.echo(f"{text}, {plural(ranks, 'rank')}: float64 sum; computed by a model, not measured")
         for line in _table(rows):
             click.echo(line)
     return 0 if rows else 1

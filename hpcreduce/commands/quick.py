@@ -13,6 +13,7 @@ from hpcreduce.measure.validate import validate as run_validation
 from hpcreduce.runtime import agreement
 from hpcreduce.runtime.operations import OPERATIONS
 from hpcreduce.selection import choose
+from hpcreduce.units import format_bytes, plural
 
 SIZES = (8, 1 << 10, 64 << 10, 1 << 20, 10 << 20, 100 << 20)
 
@@ -25,7 +26,7 @@ def quick() -> int:
     places = environment.places(comm, console.mpi.Get_processor_name())
     console.out(
         f"hpcreduce {hpcreduce.__version__}: {facts['MPI library']} (MPI {facts['MPI standard']}), "
-        f"{_number(comm.size, 'rank')} on {_number(len(places), 'node')}, thread level {facts['thread level']}, "
+        f"{plural(comm.size, 'rank')} on {plural(len(places), 'node')}, thread level {facts['thread level']}, "
         f"GPU {environment.devices()['GPU']}"
     )
     if comm.size == 1:
@@ -42,7 +43,7 @@ def quick() -> int:
 def _time_table(console: Console, ranks_per_node: int) -> None:
     sizes = bench.affordable(console.comm, SIZES, ranks_per_node)
     if len(sizes) < len(SIZES):
-        console.note(f"note: sizes above {bench.format_bytes(max(sizes))} are left out, since memory is short")
+        console.note(f"note: sizes above {format_bytes(max(sizes))} are left out, since memory is short")
     algorithms = [name for name, row in ALGORITHMS.items() if row.rounds]
     rows = []
     with console.progress("timing") as progress:
@@ -61,7 +62,3 @@ def _time_table(console: Console, ranks_per_node: int) -> None:
     )
     for line in bench.table(rows, chosen):
         console.out(line)
-
-
-def _number(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"

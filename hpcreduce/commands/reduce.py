@@ -12,6 +12,7 @@ from hpcreduce.arrayfiles import FileError, Group, Member
 from hpcreduce.collectives import allreduce
 from hpcreduce.commands.console import CommandError, Console
 from hpcreduce.runtime.operations import OPERATIONS, Operation, divide
+from hpcreduce.units import plural
 
 
 @click.command("reduce")
@@ -41,12 +42,8 @@ def reduce_command(files: tuple[str, ...], op: str, output: str, axis: int | Non
     dtype = _types(OPERATIONS[op], groups[0])[1]
     what = f"{len(groups)} members" if by_name else f"shape {groups[0].shape}, dtype {dtype}"
     records = "" if axis is None else f" ({groups[0].total} records)"
-    console.out(f"{output}: {op} of {_number(arrays, 'array')}{records} in {_number(len(files), 'file')}, {what}")
+    console.out(f"{output}: {op} of {plural(arrays, 'array')}{records} in {plural(len(files), 'file')}, {what}")
     return 0
-
-
-def _number(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _groups(

@@ -24,6 +24,7 @@ from hpcreduce.errors import HpcreduceError
 from hpcreduce.measure import samples
 from hpcreduce.runtime import operations
 from hpcreduce.runtime.operations import OPERATIONS, Array
+from hpcreduce.units import format_bytes, format_rate, format_seconds
 
 LIBRARY = "mpi"
 """Name of the contender that is ``comm.Allreduce`` itself, as a program would call it."""
@@ -270,43 +271,3 @@ def table(rows: Sequence[Row], chosen: Callable[[int], str], detailed: bool = Fa
                 f"{size:>9}  {name:<20}{format_seconds(row.median_s):>11}{spread}{algbw}{bandwidth:>16}"
                 f"{speed:>14}{marks}"
             )
-
-
-def format_bytes(nbytes: int) -> str:
-    """Return the size in units of 1024.
-
-    >>> format_bytes(8), format_bytes(64 << 10), format_bytes(100 << 20)
-    ('8 B', '64 KiB', '100 MiB')
-    """
-    for unit, shift in ("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10):
-        if nbytes >= 1 << shift:
-            return f"{nbytes / (1 << shift):g} {unit}"
-    return f"{nbytes} B"
-
-
-def format_rate(rate: float) -> str:
-    """Return the rate, given in bytes per second, with three digits.
-
-    >>> format_rate(2.471e9), format_rate(640.2e6), format_rate(1234.0)
-    ('2.47 GB/s', '640 MB/s', '1.23 kB/s')
-    """
-    for unit, scale in ("GB/s", 1e9), ("MB/s", 1e6):
-        if rate >= scale:
-            return f"{_digits(rate / scale, 3)} {unit}"
-    return f"{_digits(rate / 1e3, 3)} kB/s"
-
-
-def format_seconds(seconds: float) -> str:
-    """Return the time with four digits.
-
-    >>> format_seconds(3.21e-6), format_seconds(0.0456)
-    ('3.210 us', '45.60 ms')
-    """
-    for unit, scale in ("us", 1e-6), ("ms", 1e-3):
-        if seconds < 1000 * scale:
-            return f"{_digits(seconds / scale, 4)} {unit}"
-    return f"{_digits(seconds, 4)} s"
-
-
-def _digits(value: float, number: int) -> str:
-    return f"{value:#.{number}g}".rstrip(".")

@@ -23,6 +23,7 @@ import numpy as np
 from hpcreduce.algorithms import ALGORITHMS
 from hpcreduce.errors import BrokenCommunicatorError, HpcreduceError
 from hpcreduce.runtime import wait
+from hpcreduce.runtime.engines import Engine, Engines
 from hpcreduce.runtime.stream import Stream
 from hpcreduce.selection import Choice
 
@@ -81,19 +82,6 @@ class Call(NamedTuple):
         return self.stream is not None and (self.stream.busy or ALGORITHMS.get(row.name, row) is not row)
 
 
-class Engine:
-    """A persistent all-reduce of the library in an array of its own, which plans use in turn.
-
-    For Open MPI: it does not give back what a persistent request held (seen with 5.0.11: 240 bytes and the array's
-    size), so requests are used again rather than freed.
-    """
-
-    def __init__(self, comm: Any, in_place: Any, count: int, dtype: Any, op: Any) -> None:
-        self.array = np.empty(count, dtype)
-        self.request = comm.Allreduce_init(in_place, self.array, op)
-        self.used = True
-
-
 class State:
     """What belongs to one communicator.
 
@@ -114,8 +102,8 @@ class State:
         Why it is gone: it was freed, or MPI was finalized. Empty while it can be used.
     plans : int
         Persistent plans made so far.
-    engines : dict
-        Kind of call -> its engines, in the order in which all ranks made them.
+    engines : Engines
+        The library's persistent requests that plans use in turn.
     holders : set
         What holds requests of the library that must be freed before MPI ends; has ``release()``.
     leaky : bool
@@ -127,7 +115,6 @@ class State:
         self.opened, self.closed, self.broken = False, "", ""
         self.calls: OrderedDict[Hashable, Call] = OrderedDict()
         self.sequence = self.plans = 0
-        self.engines: dict[Hashable, list[Engine]] = {}
         self.holders: weakref.WeakSet[Any] = weakref.WeakSet()
         self.lock = threading.Lock()  # held by the one thread that is in a call
         self.rank, self.size = comm.rank, comm.size
@@ -144,6 +131,7 @@ class State:
             self.comm, request = plain.Idup()
             self._wait(request, "first use of the communicator (MPI_Comm_idup)", timeout)
             self.comm.Set_errhandler(MPI.ERRORS_RETURN)
+            self.engines = Engines(self.comm, self.in_place)
             upper_bound: Any = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)  # Open MPI tells it of this communicator only
             self._mask = (1 << ((upper_bound + 1).bit_length() - 1)) - 1
             self.nodes = self._node_map(MPI.Get_processor_name(), timeout)
@@ -155,21 +143,14 @@ class State:
             self.lock.release()
 
     def engine(self, count: int, dtype: Any, op: Any) -> Engine:
-        """Return an engine that no plan uses on any rank, a new one if need be; collective.
+        """Return an engine that no plan uses on any rank; collective."""
+        return self.engines.borrow(count, dtype, op, self._all_of)
 
-        Ranks agree on it, since plans may be given up at another time on each.
-        """
-        engines = self.engines.setdefault((count, dtype, op.handle), [])
-        if engines:
-            free = np.array([sum(1 << index for index, engine in enumerate(engines[:63]) if not engine.used)])
-            request = self.comm.Iallreduce(self.in_place, free, self._band)
-            self._wait(request, "a new plan", None, free)
-            if common := int(free[0]):
-                engine = engines[(common & -common).bit_length() - 1]
-                engine.used = True
-                return engine
-        engines.append(Engine(self.comm, self.in_place, count, dtype, op))
-        return engines[-1]
+    def _all_of(self, mask: int) -> int:
+        """Return the bits that are set on every rank; collective."""
+        bits = np.array([mask])
+        self._wait(self.comm.Iallreduce(self.in_place, bits, self._band), "a new plan", None, bits)
+        return int(bits[0])
 
     def close(self, reason: str) -> None:
         """Refuse new calls; operations in flight may still be waited for."""
@@ -187,11 +168,8 @@ class State:
             self.comm.Free()
 
     def _free_engines(self) -> None:
-        if not self._busy() and not self.broken:
-            for engines in self.engines.values():
-                for engine in engines:
-                    engine.request.Free()
-            self.engines.clear()
+        if self.opened and not self._busy() and not self.broken:
+            self.engines.free()
 
     def _busy(self) -> bool:
         return any(operation.state is self for operation in wait.in_flight)

@@ -10,8 +10,9 @@ import pytest
 
 from hpcreduce.algorithms import ALGORITHMS
 from hpcreduce.analysis.cost import Link, simulate
+from hpcreduce.analysis.fluid import fair_rates
 from hpcreduce.analysis.network import Cable, Network, Routes, described, read
-from hpcreduce.analysis.predict import Prediction, compare, fair_rates, predict
+from hpcreduce.analysis.predict import Prediction, compare, predict
 from hpcreduce.errors import NetworkError
 from hpcreduce.schedule import RIGHT, Recv, Send, Span
 

@@ -1,0 +1,169 @@
+"""Run compiled programs of all ranks by the real executor on a simulated network, with labels for values.
+
+Rules that hold here:
+
+* A send completes only when it is received. Delivery is in random order, and data is read at delivery.
+* Whatever touches memory that is being sent, received or written meanwhile is an error.
+* Reductions may finish late.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+
+import numpy as np
+
+from hpcreduce.analysis.labels import Labels, Memory, write
+from hpcreduce.errors import ProofError
+from hpcreduce.runtime.program import Program
+from hpcreduce.runtime.stream import Stream
+
+
+class _View:
+    """A stretch of a rank's memory, or of its scratch; looks to `Stream` like an array of bytes."""
+
+    itemsize = 1
+
+    def __init__(self, memory: Memory, start: int, stop: int) -> None:
+        self.memory, self.start, self.stop = memory, start, stop
+
+    def view(self, dtype: object) -> _View:
+        return self
+
+    def __getitem__(self, part: slice) -> _View:
+        return _View(self.memory, self.start + part.start, self.start + part.stop)
+
+
+class _Scratch:
+    def __init__(self, shape: tuple[int, int], dtype: object) -> None:
+        self.rows = [[-1] * shape[1] for _ in range(shape[0])]
+
+    def __getitem__(self, key: tuple[int, slice]) -> _View:
+        return _View(self.rows[key[0]], 0, key[1].stop)
+
+
+class _Request:
+    """A message under way, or a write that is not done yet, on its way from or to `view`."""
+
+    def __init__(self, view: _View) -> None:
+        self.view, self.complete = view, False
+
+    def Test(self) -> bool:
+        return self.complete
+
+
+class _Endpoint:
+    """One rank's side of the simulated network: what `Stream` takes for a communicator, and what it folds with."""
+
+    def __init__(self, network: _Network, rank: int, labels: Labels, late: bool) -> None:
+        self.network, self.rank, self.labels, self.late = network, rank, labels, late
+        self.reading: list[_Request] = []
+        self.writing: list[_Request] = []
+        self.folds: deque[tuple[_Request, Callable[[], None]]] = deque()
+
+    def Isend(self, view: _View, peer: int, tag: int) -> _Request:
+        self._refuse(view, self.writing, "sends a span that is being written")
+        request = _Request(view)
+        self.reading.append(request)
+        self.network.post(self.network.sends, (self.rank, peer), request)
+        return request
+
+    def Irecv(self, view: _View, peer: int, tag: int) -> _Request:
+        self._refuse(view, self.reading, "receives into a span that is being sent")
+        self._refuse(view, self.writing, "receives into a span that is being written")
+        request = _Request(view)
+        self.writing.append(request)
+        self.network.post(self.network.recvs, (peer, self.rank), request)
+        return request
+
+    def fold(self, target: _View, landing: _View, side: str) -> Callable[[], bool] | None:
+        def apply() -> None:
+            write(target.memory, target.start, landing.memory[landing.start : landing.stop], side, self.labels)
+
+        self._refuse(target, self.reading, "reduces into a span that is being sent")
+        received = [request for request in self.writing if all(request is not fold for fold, _ in self.folds)]
+        self._refuse(target, received, "reduces into a span that is being received")
+        if not self.late:
+            apply()
+            return None
+        request = _Request(target)
+        self.writing.append(request)
+        self.folds.append((request, apply))
+        return lambda: self._settle(request)
+
+    def _settle(self, request: _Request) -> bool:
+        """Finish reductions in the order of the stream, now and then, when asked."""
+        while not request.complete and self.network.random.random() < 0.5:
+            fold, apply = self.folds.popleft()
+            apply()
+            self.finish(fold, self.writing)
+        return request.complete
+
+    def finish(self, request: _Request, pending: list[_Request]) -> None:
+        request.complete = True
+        pending.remove(request)
+
+    def _refuse(self, view: _View, pending: list[_Request], what: str) -> None:
+        memory, start, stop = view.memory, view.start, view.stop
+        for request in pending:
+            other = request.view
+            if max(start, other.start) < min(stop, other.stop) and memory is other.memory:
+                raise ProofError(f"[3, 7] rank {self.rank} {what}: elements {start} to {stop - 1}")
+
+
+class _Network:
+    """Messages between all pairs: matched first in first out, delivered in random order, read at delivery."""
+
+    def __init__(self, seed: str) -> None:
+        self.random = random.Random(seed)
+        self.sends: dict[tuple[int, int], deque[_Request]] = {}
+        self.recvs: dict[tuple[int, int], deque[_Request]] = {}
+        self.matched: list[tuple[int, int, _Request, _Request]] = []
+
+    def post(self, queues: dict[tuple[int, int], deque[_Request]], pair: tuple[int, int], request: _Request) -> None:
+        queues.setdefault(pair, deque()).append(request)
+        if self.sends.get(pair) and self.recvs.get(pair):
+            send, recv = self.sends[pair].popleft(), self.recvs[pair].popleft()
+            if send.view.stop - send.view.start != recv.view.stop - recv.view.start:
+                raise ProofError(f"[1, 7] rank {pair[0]} sends a segment of another length than rank {pair[1]} expects")
+            self.matched.append((*pair, send, recv))
+
+    def deliver(self, endpoints: list[_Endpoint]) -> tuple[int, int]:
+        place = int(self.random.random() * len(self.matched))
+        self.matched[place], self.matched[-1] = self.matched[-1], self.matched[place]
+        source, target, send, recv = self.matched.pop()
+        recv.view.memory[recv.view.start : recv.view.stop] = send.view.memory[send.view.start : send.view.stop]
+        endpoints[source].finish(send, endpoints[source].reading)
+        endpoints[target].finish(recv, endpoints[target].writing)
+        return source, target
+
+
+def execute(programs: list[Program], window: int, labels: Labels, late: bool) -> list[Memory]:
+    """Run the compiled programs of all ranks by `Stream` on a simulated network."""
+    network = _Network(f"{labels.size} {labels.count} {window} {late}")
+    endpoints = [_Endpoint(network, rank, labels, late) for rank in range(labels.size)]
+    memories = [labels.contribution(rank) for rank in range(labels.size)]
+    streams = [
+        Stream(endpoint, program, np.dtype(np.uint8), window, empty=_Scratch)
+        for endpoint, program in zip(endpoints, programs, strict=True)
+    ]
+    for stream, memory, endpoint in zip(streams, memories, endpoints, strict=True):
+        stream.start(_View(memory, 0, labels.count), endpoint.fold, 0)
+    awake = list(range(labels.size))
+    while awake or network.matched:
+        if awake and (not network.matched or network.random.random() < 0.5):
+            rank = awake.pop(int(network.random.random() * len(awake)))
+            if streams[rank].busy:
+                streams[rank].progress()
+                if endpoints[rank].folds:
+                    awake.append(rank)
+        else:
+            for rank in network.deliver(endpoints):
+                if rank not in awake:
+                    awake.append(rank)
+    for rank, stream in enumerate(streams):
+        if stream.busy:
+            raise ProofError(f"[2, 7] no progress with window {window}: rank {rank} stands in {stream.where()}")
+    return memories
