@@ -143,11 +143,20 @@ def _check_round(verbs: Round, rank: int, size: int, count: int, where: str) -> 
             raise ProofError(f"[1] {where}: {verb} has a span outside the array")
         if isinstance(verb, Recv) and verb.side not in (None, LEFT, RIGHT):
             raise ProofError(f"[1] {where}: {verb} has an unknown side")
-    for index, verb in enumerate(verbs):
-        if isinstance(verb, Recv) and verb.side is None:
-            for other in verbs[:index] + verbs[index + 1 :]:
-                if verb.span.overlaps(other.span):
-                    raise ProofError(f"[3] {where}: {verb} overwrites the span of {other}")
+    _check_overwriting(verbs, where)
+
+
+def _check_overwriting(verbs: Round, where: str) -> None:
+    """Check that a plain receive shares no element with another verb of its round, going through spans in order."""
+    farthest: dict[bool, Send | Recv] = {}  # whether plain -> the verb so far that reaches farthest
+    for verb in sorted((verb for verb in verbs if verb.span.length), key=lambda verb: verb.span):
+        plain = isinstance(verb, Recv) and verb.side is None
+        for other in [farthest.get(True), farthest.get(False) if plain else None]:
+            if other and other.span.stop > verb.span.start:
+                first, second = (verb, other) if plain else (other, verb)
+                raise ProofError(f"[3] {where}: {first} overwrites the span of {second}")
+        if plain not in farthest or farthest[plain].span.stop < verb.span.stop:
+            farthest[plain] = verb
 
 
 Goal = list[tuple[Span, "int | None"]]

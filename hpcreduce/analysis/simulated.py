@@ -44,14 +44,35 @@ class _Scratch:
         return _View(self.rows[key[0]], 0, key[1].stop)
 
 
-class _Request:
-    """A message under way, or a write that is not done yet, on its way from or to `view`."""
+class _Uses:
+    """How many requests under way touch each element, by memory."""
 
-    def __init__(self, view: _View) -> None:
-        self.view, self.complete = view, False
+    def __init__(self) -> None:
+        self.counts: dict[int, list[int]] = {}  # identity of the memory -> count for each element
+
+    def count(self, view: _View, change: int) -> None:
+        counts = self.counts.setdefault(id(view.memory), [0] * len(view.memory))
+        for index in range(view.start, view.stop):
+            counts[index] += change
+
+    def touch(self, view: _View) -> bool:
+        counts = self.counts.get(id(view.memory))
+        return counts is not None and any(counts[view.start : view.stop])
+
+
+class _Request:
+    """A message under way, or a write that is not done yet, on its way from or to `view`; one of `uses`."""
+
+    def __init__(self, view: _View, uses: _Uses) -> None:
+        self.view, self.uses, self.complete = view, uses, False
+        uses.count(view, 1)
 
     def Test(self) -> bool:
         return self.complete
+
+    def finish(self) -> None:
+        self.complete = True
+        self.uses.count(self.view, -1)
 
 
 class _Endpoint:
@@ -59,22 +80,19 @@ class _Endpoint:
 
     def __init__(self, network: _Network, rank: int, labels: Labels, late: bool) -> None:
         self.network, self.rank, self.labels, self.late = network, rank, labels, late
-        self.reading: list[_Request] = []
-        self.writing: list[_Request] = []
+        self.sending, self.receiving, self.reducing = _Uses(), _Uses(), _Uses()
         self.folds: deque[tuple[_Request, Callable[[], None]]] = deque()
 
     def Isend(self, view: _View, peer: int, tag: int) -> _Request:
-        self._refuse(view, self.writing, "sends a span that is being written")
-        request = _Request(view)
-        self.reading.append(request)
+        self._refuse(view, "sends a span that is being written", self.receiving, self.reducing)
+        request = _Request(view, self.sending)
         self.network.post(self.network.sends, (self.rank, peer), request)
         return request
 
     def Irecv(self, view: _View, peer: int, tag: int) -> _Request:
-        self._refuse(view, self.reading, "receives into a span that is being sent")
-        self._refuse(view, self.writing, "receives into a span that is being written")
-        request = _Request(view)
-        self.writing.append(request)
+        self._refuse(view, "receives into a span that is being sent", self.sending)
+        self._refuse(view, "receives into a span that is being written", self.receiving, self.reducing)
+        request = _Request(view, self.receiving)
         self.network.post(self.network.recvs, (peer, self.rank), request)
         return request
 
@@ -82,14 +100,12 @@ class _Endpoint:
         def apply() -> None:
             write(target.memory, target.start, landing.memory[landing.start : landing.stop], side, self.labels)
 
-        self._refuse(target, self.reading, "reduces into a span that is being sent")
-        received = [request for request in self.writing if all(request is not fold for fold, _ in self.folds)]
-        self._refuse(target, received, "reduces into a span that is being received")
+        self._refuse(target, "reduces into a span that is being sent", self.sending)
+        self._refuse(target, "reduces into a span that is being received", self.receiving)
         if not self.late:
             apply()
             return None
-        request = _Request(target)
-        self.writing.append(request)
+        request = _Request(target, self.reducing)
         self.folds.append((request, apply))
         return lambda: self._settle(request)
 
@@ -98,19 +114,12 @@ class _Endpoint:
         while not request.complete and self.network.random.random() < 0.5:
             fold, apply = self.folds.popleft()
             apply()
-            self.finish(fold, self.writing)
+            fold.finish()
         return request.complete
 
-    def finish(self, request: _Request, pending: list[_Request]) -> None:
-        request.complete = True
-        pending.remove(request)
-
-    def _refuse(self, view: _View, pending: list[_Request], what: str) -> None:
-        memory, start, stop = view.memory, view.start, view.stop
-        for request in pending:
-            other = request.view
-            if max(start, other.start) < min(stop, other.stop) and memory is other.memory:
-                raise ProofError(f"[3, 7] rank {self.rank} {what}: elements {start} to {stop - 1}")
+    def _refuse(self, view: _View, what: str, *uses: _Uses) -> None:
+        if any(use.touch(view) for use in uses):
+            raise ProofError(f"[3, 7] rank {self.rank} {what}: elements {view.start} to {view.stop - 1}")
 
 
 class _Network:
@@ -130,13 +139,13 @@ class _Network:
                 raise ProofError(f"[1, 7] rank {pair[0]} sends a segment of another length than rank {pair[1]} expects")
             self.matched.append((*pair, send, recv))
 
-    def deliver(self, endpoints: list[_Endpoint]) -> tuple[int, int]:
+    def deliver(self) -> tuple[int, int]:
         place = int(self.random.random() * len(self.matched))
         self.matched[place], self.matched[-1] = self.matched[-1], self.matched[place]
         source, target, send, recv = self.matched.pop()
         recv.view.memory[recv.view.start : recv.view.stop] = send.view.memory[send.view.start : send.view.stop]
-        endpoints[source].finish(send, endpoints[source].reading)
-        endpoints[target].finish(recv, endpoints[target].writing)
+        send.finish()
+        recv.finish()
         return source, target
 
 
@@ -152,16 +161,20 @@ def execute(programs: list[Program], window: int, labels: Labels, late: bool) ->
     for stream, memory, endpoint in zip(streams, memories, endpoints, strict=True):
         stream.start(_View(memory, 0, labels.count), endpoint.fold, 0)
     awake = list(range(labels.size))
+    waiting = [False] * labels.size  # not among those
     while awake or network.matched:
         if awake and (not network.matched or network.random.random() < 0.5):
             rank = awake.pop(int(network.random.random() * len(awake)))
+            waiting[rank] = True
             if streams[rank].busy:
                 streams[rank].progress()
                 if endpoints[rank].folds:
+                    waiting[rank] = False
                     awake.append(rank)
         else:
-            for rank in network.deliver(endpoints):
-                if rank not in awake:
+            for rank in network.deliver():
+                if waiting[rank]:
+                    waiting[rank] = False
                     awake.append(rank)
     for rank, stream in enumerate(streams):
         if stream.busy:

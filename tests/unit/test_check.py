@@ -157,17 +157,8 @@ def test_every_algorithm_is_proven_for_many_ranks(name, size):
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", SCHEDULES)
-@pytest.mark.parametrize("size", [255, 256, 257])
-def test_every_algorithm_is_proven_for_hundreds_of_ranks(name, size):
-    check(name, size, size + 1, segments=(None,), windows=(2,))
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "name", [name for name in SCHEDULES if name not in ("ring", "direct")]
-)  # p^2 messages and more
-@pytest.mark.parametrize("size", [1000, 1024])
-def test_algorithms_of_few_rounds_are_proven_for_a_thousand_ranks(name, size):
+@pytest.mark.parametrize("size", [255, 256, 257, 1000, 1024])
+def test_every_algorithm_is_proven_for_a_thousand_ranks(name, size):
     check(name, size, size + 1, segments=(None,), windows=(2,))
 
 
