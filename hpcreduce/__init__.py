@@ -13,10 +13,15 @@ from hpcreduce.errors import (
     CollectiveTimeoutError,
     HpcreduceError,
     LaunchError,
+    MismatchError,
+    NetworkError,
+    PeerError,
     ProofError,
 )
 from hpcreduce.explanation import explain
+from hpcreduce.guarding import guard
 from hpcreduce.related import allgather, bcast, reduce, reduce_scatter
+from hpcreduce.runtime import departure
 from hpcreduce.runtime.operations import OPERATIONS
 from hpcreduce.runtime.plan import Plan
 
@@ -33,6 +38,9 @@ __all__ = [
     "HpcreduceError",
     "Intracomm",
     "LaunchError",
+    "MismatchError",
+    "NetworkError",
+    "PeerError",
     "Plan",
     "ProofError",
     "__version__",
@@ -41,10 +49,14 @@ __all__ = [
     "allreduce_init",
     "bcast",
     "explain",
+    "guard",
     "iallreduce",
     "reduce",
     "reduce_scatter",
 ]
+
+
+departure.watch()
 
 
 def __dir__() -> list[str]:

@@ -6,18 +6,15 @@ import math
 import numbers
 from typing import Any
 
-from hpcreduce.runtime import agreement, buffers, operations
+from hpcreduce.runtime import agreement, buffers, engines, operations
 from hpcreduce.runtime import wire as encoding
-from hpcreduce.runtime.agreement import Call, State
 from hpcreduce.runtime.buffers import Given
+from hpcreduce.runtime.head import layout
 from hpcreduce.runtime.operations import DType, Operation
-from hpcreduce.runtime.plan import ENGINE_BELOW, Plan
+from hpcreduce.runtime.plan import Plan
 from hpcreduce.runtime.program import compile_rounds
-from hpcreduce.runtime.stream import Stream
+from hpcreduce.runtime.state import Call, State, fingerprint
 from hpcreduce.selection import LIBRARY_BELOW, check_types, choose
-
-REUSED = 4 << 10
-"""Bytes up to which it is faster to copy an array into a prepared one than to tell the library of it."""
 
 
 def allreduce(
@@ -31,6 +28,7 @@ def allreduce(
     order: str | None = None,
     wire: str | None = None,
     timeout: float | None = None,
+    check: bool = True,
 ) -> Any:
     """Combine what every rank holds, element by element, and give every rank the same result, bit for bit.
 
@@ -64,7 +62,11 @@ def allreduce(
         ``bfloat16`` or ``float16``: what travels (algorithm ``direct``). Each contribution is rounded to it once, they
         are combined in float32 (float64 for wider arrays), and the result is rounded to it once, alike on every rank.
     timeout : float, optional
-        Seconds; by default ``HPCREDUCE_TIMEOUT``, or 600.
+        Seconds; by default ``HPCREDUCE_TIMEOUT``, or 600. Where ranks differ, the first to pass ends it for all.
+    check : bool
+        Make sure before any rank gets a result that all ranks make the same call. `False` leaves that out where it
+        costs anything, which is where the library's own call runs: ranks that differ may get wrong numbers there. All
+        ranks pass the same.
 
     Returns
     -------
@@ -81,12 +83,19 @@ def allreduce(
     ------
     TypeError, ValueError
         A wrong argument on this rank: before any message of this call is sent.
+    MismatchError
+        Ranks make different calls, or one has left without making this one; on every rank, with who does what. It is a
+        ValueError too.
     CollectiveTimeoutError
-        The time-out passed; the communicator cannot be used by this package any more.
+        The time-out passed; on every rank that waits, with those that did not come.
+    PeerError
+        Another rank has failed; with its traceback.
     BrokenCommunicatorError
-        An earlier call on this communicator was interrupted.
+        An earlier call on this communicator ended in one of these errors; `hpcreduce.Intracomm.recover` mends it.
     HpcreduceError
         Another thread is in a call on this communicator.
+    LaunchError
+        This process is one of several that the launcher started, and alone in its MPI world.
 
     Examples
     --------
@@ -98,7 +107,9 @@ def allreduce(
         mean = hpcreduce.allreduce(MPI.COMM_WORLD, gradient, op="mean")
         hpcreduce.allreduce(MPI.COMM_WORLD, MPI.IN_PLACE, array, algorithm="ring")
     """
-    state, call, operation, given = _checked(comm, sendbuf, recvbuf, op, algorithm, segment, order, wire, timeout)
+    state, call, operation, given = _checked(
+        "allreduce", comm, sendbuf, recvbuf, op, algorithm, segment, order, wire, timeout, check
+    )
     return run(state, call, operation, given, sendbuf, recvbuf, timeout)
 
 
@@ -113,6 +124,7 @@ def iallreduce(
     order: str | None = None,
     wire: str | None = None,
     timeout: float | None = None,
+    check: bool = True,
 ) -> Plan:
     """Start an all-reduce and return a handle: ``Test`` it, or ``Wait`` for its result. Collective.
 
@@ -121,7 +133,8 @@ def iallreduce(
     time-out counts from ``Wait``.
 
     Between the call and ``Wait`` no blocking MPI call may wait for a rank that waits for this operation: only our own
-    waits move it.
+    waits move it. ``algorithm="mpi"``, which ``auto`` does not take here, hands the arrays to MPI_Iallreduce, and that
+    is not checked.
 
     Returns
     -------
@@ -141,9 +154,8 @@ def iallreduce(
         compute()
         mean = handle.Wait()
     """
-    plan = Plan(
-        *_checked(comm, sendbuf, recvbuf, op, algorithm, segment, order, wire, timeout), sendbuf, recvbuf, timeout
-    )
+    checked = _checked("iallreduce", comm, sendbuf, recvbuf, op, algorithm, segment, order, wire, timeout, check)
+    plan = Plan(*checked, sendbuf, recvbuf, timeout)
     plan.Start()
     return plan
 
@@ -159,6 +171,7 @@ def allreduce_init(
     order: str | None = None,
     wire: str | None = None,
     timeout: float | None = None,
+    check: bool = True,
 ) -> Plan:
     """Prepare an all-reduce of these buffers that can be started again and again. Collective.
 
@@ -185,11 +198,12 @@ def allreduce_init(
                 plan.Start()
                 plan.Wait()
     """
-    checked = _checked(comm, sendbuf, recvbuf, op, algorithm, segment, order, wire, timeout, keep=False)
+    checked = _checked("allreduce_init", comm, sendbuf, recvbuf, op, algorithm, segment, order, wire, timeout, check)
     return Plan(*checked, sendbuf, recvbuf, timeout).persist()
 
 
 def _checked(
+    name: str,
     comm: Any,
     sendbuf: Any,
     recvbuf: Any,
@@ -199,7 +213,7 @@ def _checked(
     order: str | None,
     wire: str | None,
     timeout: float | None,
-    keep: bool = True,
+    check: bool,
 ) -> tuple[State, Call, Operation, Given]:
     """Check the arguments, and return what a `Plan` of them is made of."""
     if timeout is not None:
@@ -211,12 +225,13 @@ def _checked(
         check_types(algorithm, segment)  # before the look-up: 1, 1.0 and True are equal keys
     if order is not None or wire is not None:
         encoding.check(order, wire)
-    key = kind(operation, source.shape, source.dtype, algorithm, segment, order, wire)
+    key = kind(name, operation, source.shape, source.dtype, algorithm, segment, order, wire, bool(check))
+    keep = name != "allreduce_init"
     known = state.call(key) if keep else None
-    call = known or prepare(state, operation, key, keep)
+    call = known or prepare(state, operation, key)
     given = buffers.pair(source, sendbuf, recvbuf, call.result, operation.locates)
     if keep:  # only now that nothing can be refused any more, since ranks must stay in step
-        call = admit(state, call, operation, source.size) if known is None else state.used(call)
+        call = admit(state, call, operation, source.size, timeout) if known is None else state.used(call)
     return state, call, operation, given
 
 
@@ -230,6 +245,7 @@ def run(
 
 
 def kind(
+    name: str,
     operation: Operation,
     shape: tuple[int, ...],
     dtype: DType,
@@ -237,14 +253,15 @@ def kind(
     segment: int | None = None,
     order: str | None = None,
     wire: str | None = None,
+    check: bool = True,
 ) -> tuple[Any, ...]:
     """Return the key of all calls that are prepared alike."""
-    return shape, dtype, operation.name, operation.commutative, algorithm, segment, order, wire
+    return name, shape, dtype, operation.name, operation.commutative, algorithm, segment, order, wire, check
 
 
-def prepare(state: State, operation: Operation, key: tuple[Any, ...], keep: bool = True) -> Call:
-    """Prepare the calls of this `kind` on this rank, to be kept for all of them or for one plan."""
-    shape, dtype, _, _, algorithm, segment, order, wire = key
+def prepare(state: State, operation: Operation, key: tuple[Any, ...]) -> Call:
+    """Prepare the calls of this `kind` on this rank."""
+    name, shape, dtype, _, _, algorithm, segment, order, wire, check = key
     work, result = operation.types(dtype)
     codec = None
     if order or wire:
@@ -257,25 +274,30 @@ def prepare(state: State, operation: Operation, key: tuple[Any, ...], keep: bool
                 f"{what} {order or wire!r} needs algorithm 'direct', found {asked!r}; use algorithm='auto'"
             )
     count = math.prod(shape)
-    below = ENGINE_BELOW if state.leaky and not keep else LIBRARY_BELOW
+    below = 0 if name == "iallreduce" else LIBRARY_BELOW  # an engine cannot be in flight more than once
     choice = choose(algorithm, segment, operation, work, count, state.nodes, below)
     row = choice.algorithm
-    stream = op = None
+    stream = op = engine = head = None
     if row.rounds is not None:
         program = compile_rounds(row.rounds(state.rank, state.size, count, **choice.static), choice.segment)
-        stream = Stream(state.comm, program, work, choice.window, codec=codec)
+        stream = state.stream(program, work, choice.window, codec)
     else:
         op = operations.predefined(operation)
-    static = (*choice.static.items(), order, wire)
-    mark = agreement.fingerprint("allreduce", operation.name, dtype.str, shape, row.name, choice.segment, static)
-    text = f"allreduce(op {operation.name}, dtype {dtype}, shape {shape}, algorithm {row.name})"
-    return Call(key, work, result, choice, mark, stream, op, text, codec)
+        head = layout(operation, work, state.size) if check else None
+        small = count * work.itemsize < LIBRARY_BELOW
+        if op and small and (head or not check) and name != "iallreduce":
+            engine = engines.length(count + (head.length if head else 0), work.itemsize), work, op.handle
+    static = (*choice.static.items(), order, wire, check)
+    mark = fingerprint(name, operation.name, dtype.str, shape, row.name, choice.segment, static)
+    extra = "".join(f", {key} {value}" for key, value in (("order", order), ("wire", wire)) if value)
+    text = f"{name}(op {operation.name}, dtype {dtype}, shape {shape}, algorithm {row.name}{extra})"
+    return Call(key, work, result, choice, mark, stream, op, text, codec, engine=engine, head=head, checked=check)
 
 
-def admit(state: State, call: Call, operation: Operation, count: int) -> Call:
-    """Keep a call that is made for the first time; collective where the library runs it on a small array."""
-    if call.op and count * call.work.itemsize <= REUSED:
-        call = call._replace(plan=Plan.reusable(state, call, operation, count))
+def admit(state: State, call: Call, operation: Operation, count: int, timeout: float | None) -> Call:
+    """Keep a call that is made for the first time; collective where it is the first of its engine."""
+    if call.engine:
+        call = call._replace(plan=Plan.reusable(state, call, operation, count, timeout))
     return state.keep(call)
 
 

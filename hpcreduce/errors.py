@@ -7,12 +7,36 @@ class HpcreduceError(Exception):
     """Base of the errors that are not a wrong call on this rank."""
 
 
+class MismatchError(HpcreduceError, ValueError):
+    """Ranks made different calls, or one has left without making them. Raised on every rank, with who did what."""
+
+
 class CollectiveTimeoutError(HpcreduceError, TimeoutError):
-    """A collective operation did not finish within its time-out; its communicator cannot be used by us any more."""
+    """A collective operation did not finish within its time-out. Raised on every rank that waits for it.
+
+    Attributes
+    ----------
+    ranks : tuple of int
+        Those that did not come, as far as it is known.
+    """
+
+    ranks: tuple[int, ...] = ()
+
+
+class PeerError(HpcreduceError):
+    """Another rank has failed: the text has its traceback.
+
+    Attributes
+    ----------
+    ranks : tuple of int
+        Those that failed.
+    """
+
+    ranks: tuple[int, ...] = ()
 
 
 class BrokenCommunicatorError(HpcreduceError):
-    """An earlier collective operation on this communicator was interrupted, so messages of it may be under way."""
+    """An earlier operation on this communicator failed, and its messages may be under way; says how to go on."""
 
 
 class LaunchError(HpcreduceError):

@@ -8,8 +8,8 @@ from mpi4py import MPI
 
 from hpcreduce.collectives import admit, check_timeout, kind, prepare, run
 from hpcreduce.runtime import agreement, buffers, operations, specs
-from hpcreduce.runtime.agreement import Call, State
 from hpcreduce.runtime.operations import Array, Operation
+from hpcreduce.runtime.state import Call, State
 from hpcreduce.selection import check_types, forbids, named
 
 
@@ -32,6 +32,8 @@ class Intracomm(MPI.Intracomm):
         also takes what the algorithm cannot run.
     timeout : float, optional
         Seconds; by default ``HPCREDUCE_TIMEOUT``, or 600.
+    check : bool
+        As for `hpcreduce.allreduce`.
 
     Raises
     ------
@@ -52,9 +54,10 @@ class Intracomm(MPI.Intracomm):
     _state: State | None = None
     _algorithm: str
     _timeout: float | None
+    _check: bool
 
     def __new__(
-        cls, comm: MPI.Comm | None = None, *, algorithm: str = "auto", timeout: float | None = None
+        cls, comm: MPI.Comm | None = None, *, algorithm: str = "auto", timeout: float | None = None, check: bool = True
     ) -> Intracomm:
         """See the class; mpi4py makes communicators by ``__new__`` alone."""
         check_types(algorithm, None)
@@ -63,7 +66,7 @@ class Intracomm(MPI.Intracomm):
         if timeout is not None:
             check_timeout(timeout)
         self = super().__new__(cls, comm)
-        self._algorithm, self._timeout = algorithm, timeout
+        self._algorithm, self._timeout, self._check = algorithm, timeout, bool(check)
         if self != MPI.COMM_NULL:
             self._state = agreement.attached(self)
         return self
@@ -89,7 +92,7 @@ class Intracomm(MPI.Intracomm):
         ------
         TypeError, ValueError
             Buffers that do not fit, or a communicator that was freed: before any message of this call is sent.
-        CollectiveTimeoutError, BrokenCommunicatorError, HpcreduceError
+        MismatchError, CollectiveTimeoutError, PeerError, BrokenCommunicatorError, HpcreduceError
             As `hpcreduce.allreduce`.
         """
         state = self._ready()
@@ -109,9 +112,46 @@ class Intracomm(MPI.Intracomm):
             source = source.reshape(target.shape)
         given = buffers.pair(source, source, target, call.result, False)
         known = state.calls.get(call.key) is call
-        call = state.used(call) if known else admit(state, call, operation, source.size)
+        call = state.used(call) if known else admit(state, call, operation, source.size, self._timeout)
         run(state, call, operation, given, source, target, self._timeout)
         return None
+
+    def recover(self, timeout: float | None = None) -> None:
+        """Make the communicator usable again after an error, once every rank has got one; collective.
+
+        What was in flight on it is given up, and plans made before cannot be started any more. Needs all ranks: if one
+        has left, make a communicator of the others with the means of MPI.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds; by default that of the communicator.
+
+        Raises
+        ------
+        ValueError
+            It was freed.
+        BrokenCommunicatorError
+            It failed in its first use, or in a recovery.
+        PeerError
+            A rank has left.
+        CollectiveTimeoutError
+            Not all ranks came.
+
+        Examples
+        --------
+        ::
+
+            try:
+                comm.Allreduce(MPI.IN_PLACE, array)
+            except hpcreduce.HpcreduceError:
+                comm.recover()  # every rank has got the error, and calls this
+        """
+        if timeout is not None:
+            check_timeout(timeout)
+        if self._state is None:
+            raise ValueError("the communicator is COMM_NULL, or was never used")
+        self._state.recover(self._timeout if timeout is None else timeout)
 
     def _ready(self) -> State:
         """Return the state of this communicator, opened; the first call is collective."""
@@ -123,7 +163,7 @@ class Intracomm(MPI.Intracomm):
     def _call(self, state: State, operation: Operation, source: Array, target: Array) -> Call | None:
         """Return the prepared call for these arrays, `None` if the library has to run it."""
         shape, dtype = (source.size,), source.dtype
-        key = kind(operation, shape, dtype, self._algorithm)
+        key = kind("allreduce", operation, shape, dtype, self._algorithm, check=self._check)
         call = state.call(key)
         if call is None:
             try:
@@ -133,13 +173,13 @@ class Intracomm(MPI.Intracomm):
             if operation.locates or result != dtype:
                 return None
             if self._algorithm != "auto" and forbids(named(self._algorithm), operation, work):
-                key = kind(operation, shape, dtype, "auto")
+                key = kind("allreduce", operation, shape, dtype, "auto", check=self._check)
                 call = state.call(key)
             call = call or prepare(state, operation, key)
         return call if _equal_types(target.dtype, call.result) else None
 
     def _like_this(self, comm: MPI.Comm) -> Intracomm:
-        return type(self)(comm, algorithm=self._algorithm, timeout=self._timeout)
+        return type(self)(comm, algorithm=self._algorithm, timeout=self._timeout, check=self._check)
 
     def Dup(self, info: MPI.Info | None = None) -> Intracomm:
         """Duplicate; collective."""
@@ -162,7 +202,7 @@ class Intracomm(MPI.Intracomm):
         return self._later(*super().Idup_with_info(info))
 
     def _later(self, comm: Intracomm, request: MPI.Request) -> tuple[Intracomm, MPI.Request]:
-        comm._algorithm, comm._timeout = self._algorithm, self._timeout
+        comm._algorithm, comm._timeout, comm._check = self._algorithm, self._timeout, self._check
         return comm, request
 
     def Split(self, color: int = 0, key: int = 0) -> Intracomm:

@@ -11,12 +11,11 @@ import numpy as np
 from hpcreduce.algorithms import ALGORITHMS, RELATED, Algorithm
 from hpcreduce.collectives import check_timeout
 from hpcreduce.runtime import agreement, buffers, operations
-from hpcreduce.runtime.agreement import Call, State
 from hpcreduce.runtime.buffers import Given
 from hpcreduce.runtime.operations import Array, DType, Operation
 from hpcreduce.runtime.plan import Plan
 from hpcreduce.runtime.program import compile_rounds
-from hpcreduce.runtime.stream import Stream
+from hpcreduce.runtime.state import Call, State, fingerprint
 from hpcreduce.schedule import partition
 from hpcreduce.selection import WINDOW, Choice, check_types, elements
 
@@ -51,7 +50,7 @@ def reduce_scatter(
 
     Raises
     ------
-    TypeError, ValueError, CollectiveTimeoutError, BrokenCommunicatorError, HpcreduceError
+    TypeError, ValueError, MismatchError, CollectiveTimeoutError, PeerError, BrokenCommunicatorError, HpcreduceError
         As `hpcreduce.allreduce`.
     """
     state = _state(comm, segment, timeout)
@@ -97,7 +96,7 @@ def allgather(
 
     Raises
     ------
-    TypeError, ValueError, CollectiveTimeoutError, BrokenCommunicatorError, HpcreduceError
+    TypeError, ValueError, MismatchError, CollectiveTimeoutError, PeerError, BrokenCommunicatorError, HpcreduceError
         As `hpcreduce.allreduce`.
     """
     state = _state(comm, segment, timeout)
@@ -156,7 +155,7 @@ def reduce(
 
     Raises
     ------
-    TypeError, ValueError, CollectiveTimeoutError, BrokenCommunicatorError, HpcreduceError
+    TypeError, ValueError, MismatchError, CollectiveTimeoutError, PeerError, BrokenCommunicatorError, HpcreduceError
         As `hpcreduce.allreduce`; ValueError too if `root` is no rank.
     """
     state = _state(comm, segment, timeout)
@@ -196,7 +195,7 @@ def bcast(comm: Any, buf: Any, root: int = 0, *, segment: int | None = None, tim
 
     Raises
     ------
-    TypeError, ValueError, CollectiveTimeoutError, BrokenCommunicatorError, HpcreduceError
+    TypeError, ValueError, MismatchError, CollectiveTimeoutError, PeerError, BrokenCommunicatorError, HpcreduceError
         As `hpcreduce.allreduce`; ValueError too if `root` is no rank.
     """
     state = _state(comm, segment, timeout)
@@ -278,9 +277,11 @@ def _prepared(
         count = math.prod(shape)
         length = elements(segment, work, count, state.nodes)
         program = compile_rounds(row.rounds(state.rank, state.size, count, **static), length)  # type: ignore[misc]
-        mark = agreement.fingerprint(name, operation.name, str(dtype), shape, length, details)
-        text = ", ".join([f"{name}(op {operation.name}", f"dtype {dtype}", f"shape {shape}", *map(str, details)]) + ")"
+        mark = fingerprint(name, operation.name, str(dtype), shape, length, details)
+        what = [] if operation is _MOVE else [f"op {operation.name}"]
+        what += [f"dtype {dtype}", f"shape {shape}", *(f"{key} {value}" for key, value in details)]
+        text = f"{name}({', '.join(what)})"
         choice = Choice(row, length, WINDOW, "the only one", static)
-        call = Call(key, work, dtype, choice, mark, Stream(state.comm, program, work, WINDOW), None, text)
+        call = Call(key, work, dtype, choice, mark, state.stream(program, work, WINDOW), None, text)
         state.keep(call)
     return state.used(call)

@@ -12,10 +12,12 @@ import numpy as np
 
 from hpcreduce.algorithms import ALGORITHMS, Algorithm
 from hpcreduce.algorithms.hierarchical import inner
+from hpcreduce.runtime.head import layout
 from hpcreduce.runtime.operations import Operation
 
-LIBRARY_BELOW = 2 << 20
-"""Bytes below which the library's own call wins, where its meaning is ours."""
+LIBRARY_BELOW = 512 << 10
+"""Bytes below which the library's own call wins, where its meaning is ours: copied into an engine of the library's and
+back, which is what makes it safe."""
 
 NETWORK_BELOW = 64 << 10
 """The same where ranks are on several nodes."""
@@ -130,7 +132,7 @@ def _automatic(
 ) -> tuple[str, str]:
     ranks, number = len(nodes), len(set(nodes))
     below = min(library_below, NETWORK_BELOW) if number > 1 else library_below
-    if nbytes < below and not forbids(ALGORITHMS["mpi"], operation, work):
+    if nbytes < below and not forbids(ALGORITHMS["mpi"], operation, work) and layout(operation, work, ranks):
         return "mpi", f"below {below >> 10} KiB the library's own call is fastest"
     if not operation.commutative:
         return "tree", f"op {operation.name!r} is not commutative, and tree keeps rank order"

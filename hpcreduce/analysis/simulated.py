@@ -67,7 +67,7 @@ class _Request:
         self.view, self.uses, self.complete = view, uses, False
         uses.count(view, 1)
 
-    def Test(self) -> bool:
+    def Test(self, status: None = None) -> bool:
         return self.complete
 
     def finish(self) -> None:

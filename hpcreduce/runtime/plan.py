@@ -5,25 +5,32 @@ Rules that hold here:
 * One mechanism: the blocking call, the nonblocking one and the persistent one are all a `Plan`.
 * Every wait moves all operations that this thread has in flight (`hpcreduce.runtime.wait`), so that two ranks may wait
   for two operations in opposite order.
-* An operation that fails retires its communicator's state; buffers that messages may still use are kept alive.
+* An operation that fails breaks its communicator, and tells the other ranks; buffers that messages may still use are
+  kept alive.
 """
 
 from __future__ import annotations
 
+import time
 from threading import get_ident
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 
-from hpcreduce.runtime import agreement, buffers, operations, wait
-from hpcreduce.runtime.agreement import Call, State
+from hpcreduce.algorithms import ALGORITHMS
+from hpcreduce.runtime import buffers, departure, operations, wait
 from hpcreduce.runtime.buffers import Given
-from hpcreduce.runtime.operations import Operation
+from hpcreduce.runtime.engines import Engine
+from hpcreduce.runtime.operations import OPERATIONS, Operation
+from hpcreduce.runtime.program import compile_rounds
+from hpcreduce.runtime.state import Call, State, attend, fingerprint
+from hpcreduce.runtime.stream import SizeError
 from hpcreduce.runtime.wait import in_flight
 
-ENGINE_BELOW = 64 << 10
-"""Bytes up to which a persistent plan copies its buffers into an engine and back, where the library leaks requests."""
+GLANCE = 63
+"""A call looks for a verdict that was given without this rank when its number has none of these bits, or when this rank
+was away for long."""
 
 
 class Plan:
@@ -45,10 +52,17 @@ class Plan:
     _source: Any = None  # the send buffer, where the library reads it itself
     _request: Any = None
     _persistent = False  # the request is one of the library's persistent ones
-    _engine: Any = None  # that it belongs to, if it is not this plan's alone
+    _own = False  # and this plan's alone
+    _borrowed: Engine | None = None  # the engine that it belongs to, and that nothing else uses meanwhile
+    _message: Any = None  # the array of that engine: head and work array
+    _head: Any = None
+    _token = 0  # what this start's head says
     _failure: BaseException | None = None
-    _starts = 0
-    _mark: int | None = None  # a persistent plan's own fingerprint: ranks may start plans in any order
+    _trouble = ""  # what arrived that cannot be right
+    _plan = _starts = 0  # number of a persistent plan, and of its starts: ranks may start plans in any order
+    _order = (0, 0)
+    _left = -1  # by the last test, which saw that something moved at `_moved`
+    _moved = 0.0
 
     def __init__(
         self,
@@ -63,7 +77,7 @@ class Plan:
         self.state, self._call, self._operation, self._stream = state, call, operation, call.stream
         self._given, self._sendbuf, self._recvbuf = given, sendbuf, recvbuf
         self._timeout = state.timeout if timeout is None else timeout
-        self._codec = call.codec
+        self._codec, self._mark, self._comm = call.codec, call.fingerprint, state.comm
         if call.codec:
             self._work, home = np.empty(given.source.size, call.work), False
         else:
@@ -73,30 +87,46 @@ class Plan:
         self._divides = operation.divides and not call.codec
 
     @classmethod
-    def reusable(cls, state: State, call: Call, operation: Operation, count: int) -> Plan:
-        """Return a persistent plan for `rerun`: its work array is its own, so that any buffers can take their turn."""
-        array = np.empty(count, call.work)
-        plan = cls(state, call, operation, Given(array, (array,), True), array, array, None).persist()
-        plan._loads = plan._stores = True
+    def reusable(cls, state: State, call: Call, operation: Operation, count: int, timeout: float | None) -> Plan:
+        """Return a plan for `rerun`, in the engine for blocking calls, so that any buffers can take their turn.
+
+        Collective where there is no such engine yet.
+        """
+        engine = state.engines.blocking.get(call.engine)
+        if engine is None:
+            agree(state, call, timeout)
+            engine = state.engines.make(call.engine, call.op)
+        array = engine.array[:count]
+        plan = cls(state, call, operation, Given(array, (array,), True), array, array, None)
+        plan._work_in(engine, count)
         return plan
 
     def persist(self) -> Plan:
         """Prepare to be started more than once; collective where the library runs it."""
         state, call = self.state, self._call
+        self._plan = state.recorder.plan()
+        self._mark = fingerprint(call.fingerprint, self._plan)
         if self._stream:
-            state.plans += 1
-            self._mark = agreement.fingerprint(call.fingerprint, state.plans)
             return self
-        if state.leaky and call.op and self._work.nbytes <= ENGINE_BELOW:
-            self._engine = state.engine(self._work.size, call.work, call.op)
-            self._work, self._request = self._engine.array, self._engine.request
-            self._loads = self._stores = True
+        if call.engine:
+            common = agree(state, call, self._timeout, state.engines.free_ones(call.engine))
+            self._borrowed = state.engines.borrow(call.engine, call.op, common)
+            self._work_in(self._borrowed, self._work.size)
         else:
+            agree(state, call, self._timeout)
             self._share()
             self._request = state.comm.Allreduce_init(*self._arguments())
             state.holders.add(self)
-        self._persistent = True
+            self._persistent = self._own = True
         return self
+
+    def _work_in(self, engine: Engine, count: int) -> None:
+        """Use the engine's array and request."""
+        self._head = self._call.head
+        first = self._head.length if self._head else 0
+        self._message, self._request, self._persistent = engine.array, engine.request, True
+        self._work = engine.array[first : first + count]
+        self._loads = self._stores = True
 
     def Start(self) -> None:
         """Start the operation; collective, but needs no other rank to return.
@@ -107,7 +137,7 @@ class Plan:
             The plan was freed, is active already, or its communicator is gone.
         """
         state = self.state
-        if self.active or self._failure is not None or state.closed:
+        if self.active or self._failure is not None or state.closed or self._comm is not state.comm:
             self._refuse()
         state.enter()
         try:
@@ -123,6 +153,7 @@ class Plan:
         if self.active:
             raise ValueError("the plan is active already; Wait comes before the next Start")
         self.state.check()
+        raise ValueError("the plan was made before recover(); make a new one")
 
     def Test(self) -> bool:
         """Move all operations in flight; return whether this one is complete."""
@@ -131,11 +162,20 @@ class Plan:
         if self.active:
             self.state.enter()
             try:
-                wait.move_others(self.step)
-                self.step()
+                wait.move_others(self)
+                self._watch(self.step())
             finally:
                 self.state.lock.release()
         return not self.active
+
+    def _watch(self, left: int) -> None:
+        """Look around if nothing has moved for long, though this operation was tested."""
+        now = time.monotonic()
+        if left != self._left:
+            self._left, self._moved = left, now
+        elif left and now - self._moved > wait.LOOK:
+            self._moved = now - wait.LOOK + wait.PAUSE
+            self.look()
 
     def Wait(self) -> Any:
         """Wait until the operation is complete, and return its result as `hpcreduce.allreduce` does.
@@ -144,6 +184,8 @@ class Plan:
         ------
         CollectiveTimeoutError
             The time-out passed, counted from here.
+        MismatchError, PeerError
+            As `hpcreduce.allreduce`.
         """
         if self._failure is not None:
             raise self._failure
@@ -167,15 +209,16 @@ class Plan:
 
     def release(self) -> None:
         """Give back the library's request, if there is one that is not active."""
-        if self._persistent and not self.active:
-            self._persistent = False
-            if self._engine:
-                self._engine.used = False
-            else:
-                self._request.Free()
+        if self.active:
+            return
+        if self._borrowed:
+            self._borrowed.used, self._borrowed = False, None
+        elif self._own:
+            self._own = False
+            self._request.Free()
 
     def __del__(self) -> None:
-        if self._persistent and (self._engine or not self.state.closed):
+        if self._borrowed or (self._own and not self.state.closed):
             self.release()
 
     def __enter__(self) -> Plan:
@@ -192,6 +235,8 @@ class Plan:
     def run(self) -> Any:
         """Start the operation, wait for its end, and return its result: the blocking call."""
         if not self._stream:
+            if self._call.checked:
+                agree(self.state, self._call, self._timeout)
             self._share()
         self.state.enter()
         try:
@@ -226,24 +271,34 @@ class Plan:
             self._codec.load(self._work, self._given.source)
         elif self._loads:
             buffers.fill(self._work, self._given, self.state.rank)
+        state = self.state
+        if self._plan:
+            self._starts += 1
+        self._order = order = state.recorder.begin(self._mark, self._call.text, self._plan, self._starts)
         self.active = True
         try:
-            if self._persistent:
+            if not order[1] & GLANCE or state.recorder.away > wait.LOOK:
+                state.glance()
+            if self._stream:
+                tag = state.tag(self._mark, order[1])
+                self._stream.start(self._work, (self._codec or self._operation).fold, tag)
+            elif self._persistent:
+                if self._head:
+                    self._token = hash((self._mark, order[1]))  # the same on all ranks: integers have no hash seed
+                    self._head.write(self._message, self._token)
                 self._request.Start()
-            elif self._stream:
-                self._stream.start(self._work, (self._codec or self._operation).fold, self._tag())
             else:
-                self._request = self.state.comm.Iallreduce(*self._arguments())
+                self._request = state.comm.Iallreduce(*self._arguments())
         except BaseException as error:
-            self._fail(error)
+            self.fail(error)
             raise
 
     def _finish(self) -> None:
         """Wait for the end of the operation."""
         try:
-            wait.until(self.step, self._timeout, self._where, wait.GRACE if self._stream else wait.BLIND_GRACE)
+            wait.until(self, self._timeout, wait.GRACE if self._stream else wait.BLIND_GRACE)
         except BaseException as error:
-            self._fail(error)
+            self.fail(error)
             raise
 
     def step(self) -> int:
@@ -254,11 +309,21 @@ class Plan:
                     return left
             elif not self._request.Test():
                 return 1
+            elif self._head and not self._head.agrees(self._message, self._token):
+                return self._accuse("the heads of the ranks' arrays differ")
             self._complete()
+        except (self.state.library_error, SizeError) as error:
+            return self._accuse(str(error))
         except BaseException as error:
-            self._fail(error)
+            self.fail(error)
             raise
         return 0
+
+    def _accuse(self, trouble: str) -> int:
+        """Give up, since this arrived that cannot be right; the verdict comes while it is waited for."""
+        self._trouble = trouble
+        self.state.give_up("mismatch")
+        return 1
 
     def _complete(self) -> None:
         if self._divides:
@@ -271,28 +336,60 @@ class Plan:
             buffers.store(self._work, self._given)
         self.active = False
         in_flight.pop(self, None)
+        self.state.recorder.complete(self._order)
         if self.state.closed:
             self.release()
             self.state.free()
-
-    def _tag(self) -> int:
-        if self._mark is None:
-            return self.state.next_tag(self._call.fingerprint)
-        self._starts += 1
-        return self.state.tag(self._mark, self._starts)
 
     def _arguments(self) -> tuple[Any, Any, Any]:
         """Return what the library's own call takes."""
         source = self.state.in_place if self._source is None else self._source
         return source, self._work, self._call.op or self._operation.library
 
-    def _where(self) -> str:
-        where = self._stream.where() if self._stream else "waiting for other ranks to enter it"
-        return f"rank {self.state.rank}: {self._call}: {where}"
+    def __str__(self) -> str:
+        return self._call.text
 
-    def _fail(self, error: BaseException) -> None:
+    def where(self) -> str:
+        """Return what it waits for, in words."""
+        return self._trouble or (self._stream.where() if self._stream else "waiting for other ranks to enter it")
+
+    def look(self) -> None:
+        """Find out with the other ranks why nothing moves; raise what is found."""
+        peer = self._stream.peer() if self._stream else None
+        attend(self.state, () if peer is None else (peer,))
+
+    def expire(self, timeout: float) -> None:
+        """Give up, since the time-out has passed; raise the verdict."""
+        self._trouble = f"not finished after {timeout:g} s, {self.where()}"
+        self.state.give_up("timeout")
+        self.look()
+
+    def fail(self, error: BaseException, tell: bool = True) -> None:
+        """End with this error; `tell` the other ranks, unless they know."""
         if self._failure is None:
             self._failure = error
             in_flight.pop(self, None)
             parts = self._stream.abandon() if self._stream else []
-            self.state.retire(error, parts, self._request, self._work, self._source)
+            self.state.retire(error, parts, self._request, self._message, self._work, self._source)
+            if tell:
+                self.state.fail(departure.describe(error))
+
+
+def agree(state: State, call: Call, timeout: float | None, bits: int = 0) -> int:
+    """Meet all ranks that are about to make the same `call`, and return the bits that all pass; collective.
+
+    Raises
+    ------
+    MismatchError
+        Another rank makes another call. And what else a collective operation raises.
+    """
+    array = np.array([bits])
+    row = ALGORITHMS["recursive_doubling"]
+    program = compile_rounds(row.rounds(state.rank, state.size, 1), 1)  # type: ignore[misc]
+    mark = fingerprint("agree", call.fingerprint)
+    own = call._replace(
+        work=array.dtype, result=array.dtype, fingerprint=mark, stream=state.stream(program, array.dtype, 1),
+        codec=None, engine=None, head=None,
+    )  # fmt: skip
+    Plan(state, own, OPERATIONS["band"], Given(array, (array,), True), array, array, timeout).run()
+    return int(array[0])

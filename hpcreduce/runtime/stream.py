@@ -10,6 +10,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -17,13 +18,21 @@ import numpy as np
 
 from hpcreduce.runtime.program import Program
 
+CANCEL = 0.1
+"""Seconds that a receive is given to be cancelled."""
+
 Fold = Callable[[Any, Any, str], "Callable[[], bool] | None"]
 """``fold(target, landed, side)`` reduces into `target`; it returns `None`, or a callable that says when it is done."""
+
+
+class SizeError(Exception):
+    """A message is shorter than the schedule says."""
 
 
 class _Step(NamedTuple):
     """A receive and what hangs on it; see `Program`. Without `landing` the data arrives in the caller's buffer."""
 
+    nbytes: int
     peer: int
     start: int
     stop: int
@@ -48,6 +57,8 @@ class Stream:
         Type of the elements that are reduced and that travel.
     window : int
         How many receives are posted ahead, at least 1. Scratch is `window` segments.
+    status : mpi4py.MPI.Status, optional
+        Where the size of each message is looked up, for those that have one.
     codec : Codec, optional
         Translates between `dtype` and what travels. Then all that is received lands in scratch, and a part that is
         complete is finished before it is sent. For programs of algorithms in which one rank owns each element.
@@ -63,20 +74,23 @@ class Stream:
         window: int,
         *,
         codec: Any = None,
+        status: Any = None,
         empty: Callable[..., Any] = np.empty,
     ) -> None:
-        self.program, self.codec = program, codec
+        self.program, self.codec, self._status = program, codec, status
         self.busy = False
         self._isend, self._irecv = comm.Isend, comm.Irecv
         self._window = max(1, min(window, len(program.recvs)))
         longest = max((recv.span.length for recv in program.recvs if recv.side or codec), default=0)
-        scratch = empty((self._window, longest), codec.wire if codec else dtype)
+        wire = codec.wire if codec else dtype
+        scratch = empty((self._window, longest), wire)
         self._steps = []
         for index, (peer, span, side) in enumerate(program.recvs):
             landing = scratch[index % self._window, : span.length] if side or codec else None
             message = None if landing is None else landing.view(np.uint8)
             behind, hazards, after = program.behind[index], program.hazards[index], program.after[index]
-            self._steps.append(_Step(peer, *span, side or "", landing, message, behind, hazards, after))
+            nbytes = span.length * wire.itemsize
+            self._steps.append(_Step(nbytes, peer, *span, side or "", landing, message, behind, hazards, after))
         self._reset()
 
     def _reset(self) -> None:
@@ -120,10 +134,19 @@ class Stream:
 
     def abandon(self) -> list[Any]:
         """Give up: cancel the receives, and return what must be kept alive while messages may still be under way."""
-        for request in self._receiving:
-            if request:
-                request.Cancel()
+        canceled = [request for request in self._receiving if request]
+        for request in canceled:
+            request.Cancel()
+        end = time.monotonic() + CANCEL
+        while not all(request.Test() for request in canceled) and time.monotonic() < end:
+            pass  # so that late data cannot land in the caller's buffer
         return [self._receiving, self._sending, self._buffer, self._steps]
+
+    def peer(self) -> int | None:
+        """Return the rank that the stream waits for, `None` at the end."""
+        if self._done < len(self._steps):
+            return self._steps[self._done].peer
+        return self.program.sends[self._sent].peer if self._sent < len(self._sending) else None
 
     def where(self) -> str:
         """Return what the stream waits for, in words."""
@@ -148,11 +171,19 @@ class Stream:
 
     def _land(self) -> None:
         """Reduce what has landed, in order, and let the sends go that waited for it."""
-        receiving, folding, steps = self._receiving, self._folding, self._steps
+        receiving, folding, steps, status = self._receiving, self._folding, self._steps, self._status
         for index in range(len(folding), len(receiving)):
-            if not receiving[index].Test():
-                break
+            request = receiving[index]
             step, event = steps[index], None
+            if request is not None:
+                if not request.Test(status):
+                    break
+                receiving[index] = None
+                if status is not None and status.Get_count() != step.nbytes:
+                    raise SizeError(
+                        f"rank {step.peer} sent {status.Get_count()} bytes in round {self.program.rounds[index]}, "
+                        f"expected {step.nbytes}"
+                    )
             if step.landing is not None:
                 if not self._complete(step.hazards):
                     break

@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 import hpcreduce
 from hpcreduce.measure import samples
-from hpcreduce.runtime.agreement import State
+from hpcreduce.runtime import state
 
 pytestmark = pytest.mark.mpi
 SCHEDULES = [name for name, row in hpcreduce.ALGORITHMS.items() if row.rounds]
@@ -26,7 +26,7 @@ MAPS = {
 @pytest.fixture(params=MAPS)
 def scattered(request, comm, monkeypatch):
     """A communicator whose ranks seem to be on several nodes."""
-    monkeypatch.setattr(State, "_node_map", lambda self, *_: tuple(MAPS[request.param](self.size)))
+    monkeypatch.setattr(state, "node_map", lambda hosts: tuple(MAPS[request.param](len(hosts))))
     return comm
 
 

@@ -16,6 +16,7 @@ from numpy.lib.stride_tricks import as_strided
 
 import hpcreduce
 from hpcreduce.runtime import agreement
+from hpcreduce.runtime.state import CALLS
 
 pytestmark = pytest.mark.mpi
 OPS = "expected one of " + ", ".join(hpcreduce.OPERATIONS)
@@ -238,7 +239,7 @@ def test_buffers_that_do_not_overlap_are_taken(comm):
 
 def test_refused_calls_of_new_kinds_leave_ranks_in_step(comm):
     """What one rank alone is refused changes nothing that all ranks count on: prepared calls, their order, requests."""
-    kinds = range(1, agreement.CALLS + 40)
+    kinds = range(1, CALLS + 40)
     for turn in range(2):
         if comm.rank == turn % comm.size:
             for count in (*kinds, *reversed(kinds)):

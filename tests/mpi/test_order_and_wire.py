@@ -87,7 +87,7 @@ def test_rank_order_on_a_split_into_nodes(comm, monkeypatch):
     array = wild(comm.rank, 1009)
     first = allreduce(comm, array, order="rank")
     other = comm.Dup()
-    monkeypatch.setattr(hpcreduce.runtime.agreement.State, "_node_map", lambda self, *_: tuple(range(self.size)))
+    monkeypatch.setattr(hpcreduce.runtime.state, "node_map", lambda hosts: tuple(range(len(hosts))))
     assert allreduce(other, array, order="rank").tobytes() == first.tobytes()
     other.Free()
 
@@ -178,12 +178,12 @@ class Spy:
 
 
 def test_narrow_wires_halve_the_traffic(comm, monkeypatch):
-    from hpcreduce import collectives
-
     spies = []
-    stream = collectives.Stream
+    stream = hpcreduce.runtime.state.Stream
     monkeypatch.setattr(
-        collectives, "Stream", lambda comm, *a, **k: (spies.append(Spy(comm)), stream(spies[-1], *a, **k))[1]
+        hpcreduce.runtime.state,
+        "Stream",
+        lambda comm, *a, **k: (spies.append(Spy(comm)), stream(spies[-1], *a, **k))[1],
     )
     array = np.ones(1000, np.float32)
     for options in ({}, {"wire": "float16"}, {"order": "rank"}):

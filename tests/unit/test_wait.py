@@ -8,29 +8,45 @@ import time
 import pytest
 
 from hpcreduce.errors import CollectiveTimeoutError
-from hpcreduce.runtime import agreement, wait
+from hpcreduce.runtime import state, wait
 
 
-def countdown(steps):
-    """Return a progress function that needs `steps` calls."""
-    left = [steps]
+class Waiter:
+    """What needs `steps` steps; it notes when it was asked to look around."""
 
-    def progress():
-        left[0] = max(0, left[0] - 1)
-        return left[0]
+    def __init__(self, steps):
+        self.left, self.looks, self.state = steps, [], None
 
-    return progress
+    def where(self):
+        return ""
+
+    def step(self):
+        self.left = max(0, self.left - 1)
+        return self.left
+
+    def look(self):
+        self.looks.append(time.monotonic())
+
+    def expire(self, timeout):
+        raise CollectiveTimeoutError(f"what I wait for: not finished after {timeout:g} s")
+
+
+class Stuck(Waiter):
+    """What does not get on."""
+
+    def step(self):
+        return 1
 
 
 @pytest.mark.parametrize("steps", [0, 1, wait.SPINS, wait.SPINS + 1, 1000])
 def test_ends_when_the_work_is_done(steps):
-    wait.until(countdown(steps), 60, lambda: "never")
+    wait.until(Waiter(steps), 60)
 
 
 def test_ends_at_the_deadline():
     start = time.monotonic()
     with pytest.raises(CollectiveTimeoutError, match=r"what I wait for: not finished after 0.2 s") as caught:
-        wait.until(lambda: 1, 0.2, lambda: "what I wait for")
+        wait.until(Stuck(1), 0.2)
     assert 0.2 <= time.monotonic() - start < 5
     assert isinstance(caught.value, TimeoutError)
 
@@ -39,33 +55,65 @@ def test_naps_once_nothing_moves():
     """Count processor time, so that a busy machine does not matter."""
     before = time.process_time()
     with pytest.raises(CollectiveTimeoutError):
-        wait.until(lambda: 1, 1.0, lambda: "")
+        wait.until(Stuck(1), 1.0)
     assert time.process_time() - before < 0.7
+
+
+def test_looks_around_after_a_while_and_then_now_and_then():
+    waiter, start = Stuck(1), time.monotonic()
+    with pytest.raises(CollectiveTimeoutError):
+        wait.until(waiter, 0.5)
+    assert waiter.looks[0] - start >= wait.LOOK
+    assert all(later - earlier >= wait.PAUSE for earlier, later in zip(waiter.looks, waiter.looks[1:], strict=False))
+    assert 2 < len(waiter.looks) <= 0.5 / wait.PAUSE
+
+
+def test_what_moves_is_not_looked_at():
+    class Slow(Waiter):
+        def step(self):
+            time.sleep(0.002)
+            return super().step()
+
+    waiter = Slow(100)
+    wait.until(waiter, 60)
+    assert not waiter.looks
+
+
+def test_others_know_what_a_thread_waits_for():
+    class Curious(Stuck):
+        def look(self):
+            assert wait.blocked[threading.get_ident()] is self
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        wait.until(Curious(1), 60)
+    assert not wait.blocked
 
 
 def test_ctrl_c_works_while_waiting():
     threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
-        wait.until(lambda: 1, 30, lambda: "")
+        wait.until(Stuck(1), 30)
+    assert not wait.blocked
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "soon", "nan"])
 def test_bad_default_timeout(monkeypatch, text):
     monkeypatch.setenv("HPCREDUCE_TIMEOUT", text)
     with pytest.raises(ValueError, match="HPCREDUCE_TIMEOUT"):
-        agreement.default_timeout()
+        state.default_timeout()
 
 
 def test_default_timeout(monkeypatch):
     monkeypatch.delenv("HPCREDUCE_TIMEOUT", raising=False)
-    assert agreement.default_timeout() == 600
+    assert state.default_timeout() == 600
     monkeypatch.setenv("HPCREDUCE_TIMEOUT", "1.5")
-    assert agreement.default_timeout() == 1.5
+    assert state.default_timeout() == 1.5
 
 
 def test_tags_tell_calls_and_their_order_apart_and_stay_below_the_bound():
     mask = (1 << 29) - 1
-    calls = [agreement.fingerprint("allreduce", op, shape) for op in ("sum", "max") for shape in ((3,), (4,))]
-    tags = {agreement.tag(call, sequence, mask) for call in calls for sequence in range(1000)}
+    calls = [state.fingerprint("allreduce", op, shape) for op in ("sum", "max") for shape in ((3,), (4,))]
+    tags = {state.tag(call, sequence, mask) for call in calls for sequence in range(1000)}
     assert len(tags) > 3990  # a few of 4000 may meet by chance
     assert all(0 <= tag <= mask for tag in tags)

@@ -1,0 +1,99 @@
+"""How this process leaves: it tells the other ranks, which may wait for it.
+
+An early exit looks fine to mpirun, and MPI_Finalize does not tell the others either.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import sys
+import time
+import traceback
+from types import TracebackType
+from typing import Any
+
+from hpcreduce.runtime.state import states
+
+PATIENCE = 2.0
+"""Seconds that a rank that failed gives the others to leave by themselves, before it ends the job."""
+
+MOST = 8000
+"""Characters of a traceback that are sent."""
+
+_failure: list[str] = []  # the traceback of the exception that ends this process
+
+
+def watch() -> None:
+    """Tell the others when this process ends, or dies of an exception; without MPI nothing happens."""
+    previous = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        previous(kind, error, trace)
+        if not hasattr(sys, "ps1"):  # at a prompt the process goes on
+            _failure[:] = [describe(error)]
+            with contextlib.suppress(Exception):
+                say_goodbye()
+
+    sys.excepthook = hook
+    atexit.register(_leave)
+
+
+def describe(error: BaseException, skip: int = 0) -> str:
+    """Return the traceback of an exception, but for the outermost places, and without its middle if it is long."""
+    trace = error.__traceback__
+    for _ in range(skip):
+        trace = trace.tb_next if trace else None
+    text = "".join(traceback.format_exception(type(error), error, trace)).rstrip()
+    return text if len(text) <= MOST else f"{text[: MOST // 4]}\n...\n{text[-MOST // 2 :]}"
+
+
+def say_goodbye() -> None:
+    """Tell the other ranks of all communicators that this one leaves, and why if it fails."""
+    if not _mpi():
+        return
+    why = _failure[0] if _failure else ""
+    for state in list(states):
+        if state.opened and not state.closed and state.left != (why or "done"):
+            state.left = why or "done"
+            state.inquiry.leave(why)
+            state.control.flush()
+
+
+def end_job(status: int = 1) -> None:
+    """Return once all other ranks have left; end the job if they do not within `PATIENCE`: they may wait for us."""
+    mpi = _mpi()
+    if not mpi or mpi.COMM_WORLD.size == 1:
+        return
+    say_goodbye()
+    end = time.monotonic() + PATIENCE
+    while not _alone(mpi.COMM_WORLD.size):
+        if time.monotonic() > end or not any(state.opened for state in list(states)):
+            for stream in sys.stdout, sys.stderr:
+                with contextlib.suppress(Exception):
+                    stream.flush()
+            mpi.COMM_WORLD.Abort(status)
+        time.sleep(0.005)
+
+
+def _leave() -> None:
+    with contextlib.suppress(Exception):
+        say_goodbye()
+        if _failure:
+            end_job()
+
+
+def _alone(size: int) -> bool:
+    """Whether all other ranks of COMM_WORLD are known to have left."""
+    gone: set[int] = set()
+    for state in list(states):
+        if state.opened and not state.closed:
+            state.control.poll()
+            gone.update(state.members[rank] for rank in state.inquiry.gone)
+    return len(gone) >= size - 1
+
+
+def _mpi() -> Any:
+    """Return the module ``mpi4py.MPI`` while MPI runs."""
+    mpi: Any = sys.modules.get("mpi4py.MPI")
+    return mpi if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized() else None

@@ -1,0 +1,329 @@
+"""How the ranks of a communicator find out why a collective does not get on. Pure: messages in, messages out.
+
+Four kinds of message, sent only when something is wrong or a rank leaves:
+
+========  =======================================  ==============================================================
+message   when                                     content
+========  =======================================  ==============================================================
+STATE     nothing moved for a while                what this rank has pending, and completed last
+JOIN      this rank gives up                       the reason, and its STATE; it touches no data from here on
+VERDICT   by the lowest rank that has joined       what every rank raises
+BYE       this rank leaves the communicator        its STATE, and the error that ends it, if any
+========  =======================================  ==============================================================
+
+Ranks disagree if they describe the operation of the same order differently. A rank that is ahead, behind, or slow
+proves nothing. All that is known of other ranks comes from their messages; one in the caller's code does not answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from hpcreduce.runtime.recorder import Recorder, name
+
+STATE, JOIN, VERDICT, BYE = 1, 2, 3, 4
+
+COLLECT = 0.3
+"""Seconds after which a verdict is given without those who have not joined."""
+
+DECIDER = 2.0
+"""Seconds after which the next rank decides in place of one that does not."""
+
+GROUPS = 8
+"""Groups of ranks that a verdict lists."""
+
+FAR = 128
+"""Ranks from which on a rank that leaves tells only those at distances of a power of two."""
+
+_ORDER = ("timeout", "exit", "mismatch", "peer")  # of reasons to give up, the most telling last
+
+Message = tuple[int, dict[str, Any], list[int]]
+"""Kind, content, receivers."""
+
+
+class Verdict(NamedTuple):
+    """What every rank raises.
+
+    Attributes
+    ----------
+    kind : str
+        ``mismatch``, ``exit`` (a rank has left), ``peer`` (a rank has failed) or ``timeout``.
+    text : str
+    ranks : tuple of int
+        Those that did not come, have left, or have failed.
+    """
+
+    kind: str
+    text: str
+    ranks: tuple[int, ...]
+
+
+class Inquiry:
+    """One rank's part in it.
+
+    Parameters
+    ----------
+    rank, size : int
+    recorder : Recorder
+        What this rank did.
+    circumstances : callable
+        Returns two texts: what the pending operation waits for, and what this rank waits for elsewhere.
+
+    Attributes
+    ----------
+    outbox : list of Message
+        To be sent by the caller, who empties it.
+    frozen : bool
+        This rank has given up: it must not complete anything on this communicator any more.
+    verdict : Verdict or None
+    gone : dict
+        Rank -> its BYE.
+    """
+
+    def __init__(self, rank: int, size: int, recorder: Recorder, circumstances: Callable[[], tuple[str, str]]) -> None:
+        self.rank, self.size = rank, size
+        self.recorder, self.circumstances = recorder, circumstances
+        self.outbox: list[Message] = []
+        self.verdict: Verdict | None = None
+        self.gone: dict[int, dict[str, Any]] = {}
+        self._views: dict[int, dict[str, Any]] = {}
+        self._joined: dict[int, str] = {}
+        self._since = 0.0
+        self._told: tuple[Any, ...] = ()
+        self._sweep: list[int] = []
+
+    @property
+    def frozen(self) -> bool:
+        """Whether this rank has given up."""
+        return self.rank in self._joined
+
+    def receive(self, source: int, kind: int, content: dict[str, Any]) -> None:
+        """Take a message."""
+        if kind == STATE:
+            self._views[source] = content
+        elif kind == JOIN:
+            self._views[source] = content["state"]
+            self._joined.setdefault(source, content["reason"])
+        elif kind == BYE:
+            self.gone[source] = content
+        elif self.verdict is None:
+            self.verdict = Verdict(content["kind"], content["text"], tuple(content["ranks"]))
+
+    def look(self, now: float, peers: Iterable[int], concerned: bool = True) -> None:
+        """Take one step, since nothing gets on here.
+
+        Parameters
+        ----------
+        now : float
+            By a clock of seconds.
+        peers : iterable of int
+            The ranks that are waited for.
+        concerned : bool
+            This rank has something pending here. Otherwise it only answers those who have given up.
+        """
+        if self.verdict:
+            return
+        if not self.frozen:
+            if self._joined:
+                self.join("", now)
+            elif concerned and self._differs():
+                self.join("mismatch", now)
+            elif concerned and (reason := self._deserted()):
+                self.join(reason, now)
+            elif concerned:
+                self._tell(peers)
+        if self.frozen:
+            self._decide(now)
+
+    def join(self, reason: str, now: float) -> None:
+        """Give up, and tell all."""
+        if self.frozen or self.verdict:
+            return
+        self._since = now
+        self._joined[self.rank] = reason
+        self._views[self.rank] = self._state()
+        self._send(JOIN, {"reason": reason, "state": self._views[self.rank]}, self._others())
+
+    def fail(self, text: str) -> None:
+        """Tell all that this rank has failed: the verdict is known at once."""
+        if self.verdict is None:
+            self._declare(Verdict("peer", text, (self.rank,)))
+
+    def leave(self, why: str) -> None:
+        """Tell that this rank leaves; `why` is the error that ends it, or empty."""
+        receivers = self._others() if self.size <= FAR else self._near()
+        self._send(BYE, {"state": self._state(), "why": why}, receivers)
+
+    def _others(self) -> list[int]:
+        return [rank for rank in range(self.size) if rank != self.rank and rank not in self.gone]
+
+    def _near(self) -> list[int]:
+        """Return all ranks at distances of a power of two: those that most schedules talk to."""
+        steps = [1 << bit for bit in range((self.size - 1).bit_length())]
+        near = [(self.rank + way * step) % self.size for step in steps for way in (1, -1)]
+        return [rank for rank in dict.fromkeys(near) if rank != self.rank and rank not in self.gone]
+
+    def _send(self, kind: int, content: dict[str, Any], receivers: list[int]) -> None:
+        self.outbox.append((kind, content, receivers))
+
+    def _state(self) -> dict[str, Any]:
+        """Return what this rank did, for the others."""
+        waiting, elsewhere = self.circumstances()
+
+        def told(entries: Iterable[Any]) -> list[Any]:
+            return [[*entry.order, entry.fingerprint, _short(entry.what), entry.at] for entry in entries]
+
+        return {
+            "next": self.recorder.sequence + 1,
+            "plans": self.recorder.plans,
+            "starts": list(self.recorder.starts.items()),
+            "pending": told(self.recorder.pending[:4]),
+            "done": told(self.recorder.completed()[-2:]),
+            "waiting": waiting,
+            "elsewhere": elsewhere,
+        }
+
+    def _tell(self, peers: Iterable[int]) -> None:
+        """Send our state once in each situation: to those waited for first, then to some of the others at a time."""
+        pending = tuple(entry.order for entry in self.recorder.pending)
+        some = 1 + self.size // 64
+        if pending != self._told:
+            self._told = pending
+            first = [peer for peer in dict.fromkeys(peers) if peer != self.rank and peer not in self.gone]
+            self._sweep = list(dict.fromkeys([*first, *self._near(), *self._others()]))
+            some = max(some, len(first))
+        if self._sweep:
+            self._send(STATE, self._state(), self._sweep[:some])
+            del self._sweep[:some]
+
+    def _differs(self) -> bool:
+        """Return whether any rank describes an operation otherwise than this one does."""
+        states = [*self._views.values(), *(farewell["state"] for farewell in self.gone.values())]
+        for state in states:
+            for plan, number, fingerprint, *_ in state["pending"] + state["done"]:
+                mine = self.recorder.find((plan, number))
+                if mine and mine.fingerprint != fingerprint:
+                    return True
+        return False
+
+    def _deserted(self) -> str:
+        """Return why to give up if something pending needs a rank that has left, else an empty string."""
+        orders = [entry.order for entry in self.recorder.pending]
+        for farewell in self.gone.values():
+            state = farewell["state"]
+            left = {(plan, number) for plan, number, *_ in state["pending"]}
+            starts = dict(state["starts"])
+            for plan, number in orders:
+                unknown = number if plan <= state["plans"] else 0  # too long ago to be told
+                made = starts.get(plan, unknown) if plan else state["next"] - 1
+                if number > made or (plan, number) in left:
+                    return "peer" if farewell["why"] else "exit"
+        return ""
+
+    def _decide(self, now: float) -> None:
+        """Give the verdict, if it is this rank's turn."""
+        here = sorted(rank for rank in self._joined if rank not in self.gone)
+        turn = here.index(self.rank)
+        everyone = len({*here, *self.gone}) == self.size
+        if (turn == 0 and everyone) or now - self._since > COLLECT + turn * DECIDER:
+            self._declare(self._judge(here))
+
+    def _declare(self, verdict: Verdict) -> None:
+        self.verdict = verdict
+        self._send(VERDICT, {"kind": verdict.kind, "text": verdict.text, "ranks": list(verdict.ranks)}, self._others())
+
+    def _judge(self, here: list[int]) -> Verdict:
+        """Return the verdict on what those have told who joined."""
+        kind = max((self._joined[rank] or "timeout" for rank in here), key=_ORDER.index)
+        states = {rank: self._views[rank] for rank in here}
+        states |= {rank: farewell["state"] for rank, farewell in self.gone.items()}
+        absent = [rank for rank in range(self.size) if rank not in states]
+        failed = [rank for rank, farewell in self.gone.items() if farewell["why"]]
+        order = _first_difference(states)
+        if failed:
+            why = "\n".join(self.gone[rank]["why"] for rank in failed)
+            return Verdict("peer", f"rank {ranges(failed)} has failed and left:\n{why.rstrip()}", tuple(failed))
+        ranks: tuple[int, ...] = ()
+        if order and kind != "peer":
+            kind, head = "mismatch", f"the ranks disagree about call {name(order)} on this communicator"
+        elif kind == "exit":
+            ranks = tuple(sorted(self.gone))
+            head = f"rank {ranges(ranks)} has left, and others wait for it"
+        elif kind == "mismatch":
+            head = "the ranks disagree, as the messages show that arrived"
+        else:
+            ranks = tuple(absent)
+            head = f"rank {ranges(absent)} did not come" if absent else "all ranks are there, yet it does not finish"
+        lines = self._table(states, order, absent)
+        return Verdict(kind, head + ":\n" + "\n".join(lines), ranks)
+
+    def _table(self, states: dict[int, dict[str, Any]], order: tuple[int, int] | None, absent: list[int]) -> list[str]:
+        """Return who does what, one line per group of ranks."""
+        groups: dict[str, list[int]] = {}
+        for rank in range(self.size):
+            if rank in states:
+                text = _account(states[rank], order, rank in self.gone)
+            else:
+                text = "in no call on this communicator" + _last(self._views.get(rank), states)
+            groups.setdefault(text, []).append(rank)
+        lines = [f"  rank {ranges(ranks)}: {text}" for text, ranks in groups.items()]
+        if len(lines) > GROUPS:
+            lines[GROUPS - 1 :] = [f"  ... and {len(lines) - GROUPS + 1} more groups of ranks"]
+        return lines
+
+
+def _first_difference(states: dict[int, dict[str, Any]]) -> tuple[int, int] | None:
+    """Return the lowest order that ranks describe differently."""
+    seen: dict[tuple[int, int], set[int]] = {}
+    for state in states.values():
+        for plan, number, fingerprint, *_ in state["pending"] + state["done"]:
+            seen.setdefault((plan, number), set()).add(fingerprint)
+    return min((order for order, fingerprints in seen.items() if len(fingerprints) > 1), default=None)
+
+
+def _account(state: dict[str, Any], order: tuple[int, int] | None, gone: bool) -> str:
+    """Return what one rank did, in words."""
+    calls = state["pending"] + state["done"]
+    chosen = [call for call in calls if (call[0], call[1]) == order] or state["pending"][:1]
+    text = ""
+    if chosen:
+        plan, number, _, what, at = chosen[0]
+        waits = chosen[0] in state["pending"]
+        text = f"{'in' if waits else 'completed'} call {name((plan, number))}, {what}, at {at}"
+    elif not gone:
+        text = f"in no call here{_done(state)}"
+    if gone:
+        text = f"has left after {state['next'] - 1} calls" + (f", {text}" if text else _done(state))
+    if state["elsewhere"]:
+        text += f"; waits on another communicator: {state['elsewhere']}"
+    return text
+
+
+def _done(state: dict[str, Any] | None) -> str:
+    if not state or not state["done"]:
+        return ""
+    plan, number, _, what, at = state["done"][-1]
+    return f", last completed {name((plan, number))}, {what}, at {at}"
+
+
+def _last(view: dict[str, Any] | None, states: dict[int, dict[str, Any]]) -> str:
+    """Return what is known of a rank that does not answer: what it told earlier, or what the others completed."""
+    told = _done(view)
+    others = next(filter(None, map(_done, states.values())), "")
+    return told or others.replace(", last", "; others last", 1)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 300 else text[:297] + "..."
+
+
+def ranges(ranks: Iterable[int]) -> str:
+    """Return ranks in words: ``0-2,5``."""
+    runs: list[list[int]] = []
+    for rank in sorted(ranks):
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    return ",".join(f"{first}-{last}" if first < last else str(first) for first, last in runs)

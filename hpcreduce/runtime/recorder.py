@@ -1,0 +1,166 @@
+"""The flight recorder: what this rank started on one communicator, and what of it is not complete.
+
+It costs less than a microsecond per call, and keeps the last `KEPT` calls.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from types import CodeType
+from typing import Any, NamedTuple
+
+KEPT = 64
+"""Calls that are remembered."""
+
+PLANS = 128
+"""Persistent plans whose number of starts is remembered."""
+
+_OURS = {
+    f"hpcreduce.{name}"
+    for name in ("collectives", "related", "intracomm", "runtime.plan", "runtime.recorder", "runtime.agreement")
+}
+
+
+class Entry(NamedTuple):
+    """One collective operation that was started.
+
+    Attributes
+    ----------
+    order : tuple of int
+        (0, number of the call on the communicator), or (number of the persistent plan, number of its start). The
+        operation of the same order is the same on every rank, or the ranks disagree.
+    fingerprint : int
+        What the ranks must agree on.
+    what : str
+        The call in words.
+    code, instruction
+        Where it was called.
+    started : float
+        By the monotonic clock.
+    """
+
+    order: tuple[int, int]
+    fingerprint: int
+    what: str
+    code: CodeType
+    instruction: int
+    started: float
+
+    @property
+    def at(self) -> str:
+        """File and line of the call."""
+        lines = self.code.co_lines()
+        line = next((line for first, last, line in lines if first <= self.instruction < last), None)
+        return place(self.code, line or self.code.co_firstlineno)
+
+
+class Recorder:
+    """The calls of one rank on one communicator.
+
+    Attributes
+    ----------
+    sequence : int
+        Calls made so far, but for starts of persistent plans.
+    plans : int
+        Persistent plans made so far.
+    starts : dict
+        Plan -> how often it was started, for the latest plans.
+    ended : float
+        When the last one was completed, by the monotonic clock; 0 before.
+    away : float
+        Seconds from there to the start of the latest.
+    """
+
+    def __init__(self) -> None:
+        self.sequence = self.plans = 0
+        self.starts: dict[int, int] = {}
+        self.kept: deque[tuple[Any, ...]] = deque(maxlen=KEPT)
+        self._pending: dict[tuple[int, int], tuple[Any, ...]] = {}
+        self.ended = self.away = 0.0
+
+    def plan(self) -> int:
+        """Return the number of a new persistent plan."""
+        self.plans += 1
+        self.starts[self.plans] = 0
+        if len(self.starts) > PLANS:
+            self.starts.pop(next(iter(self.starts)))
+        return self.plans
+
+    def begin(self, fingerprint: int, what: str, plan: int = 0, start: int = 0) -> tuple[int, int]:
+        """Note that a call is made, and return its order; `plan` is 0 but for the start of a persistent plan."""
+        if plan:
+            self.starts[plan] = start
+        else:
+            self.sequence = start = self.sequence + 1
+        order = plan, start
+        frame = sys._getframe(3)
+        while frame.f_globals.get("__name__") in _OURS and frame.f_back is not None:
+            frame = frame.f_back
+        now = time.monotonic()
+        self.away = now - self.ended
+        entry = (order, fingerprint, what, frame.f_code, frame.f_lasti, now)
+        self.kept.append(entry)
+        self._pending[order] = entry
+        return order
+
+    def complete(self, order: tuple[int, int]) -> None:
+        """Note that a call is complete."""
+        del self._pending[order]
+        self.ended = time.monotonic()
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is pending."""
+        return bool(self._pending)
+
+    @property
+    def pending(self) -> list[Entry]:
+        """What is not complete, in the order in which it was started."""
+        return [Entry(*entry) for entry in list(self._pending.values())]
+
+    def completed(self) -> list[Entry]:
+        """Return the completed calls that are remembered, the oldest first."""
+        return [Entry(*entry) for entry in list(self.kept) if entry[0] not in self._pending]
+
+    def all(self) -> list[Entry]:
+        """Return what is pending or remembered, the oldest first."""
+        kept = {entry[0] for entry in list(self.kept)}
+        return [entry for entry in self.pending if entry.order not in kept] + [
+            Entry(*entry) for entry in list(self.kept)
+        ]
+
+    def find(self, order: tuple[int, int]) -> Entry | None:
+        """Return the call of this order, `None` if it was not made, or long ago."""
+        if entry := self._pending.get(order):
+            return Entry(*entry)
+        return next((Entry(*entry) for entry in reversed(list(self.kept)) if entry[0] == order), None)
+
+
+def name(order: Sequence[int]) -> str:
+    """Return the order of a call in words."""
+    plan, number = order
+    return f"plan {plan}, start {number}" if plan else f"#{number}"
+
+
+def place(code: CodeType, line: int) -> str:
+    """Return file, line and function in words."""
+    name = os.path.basename(code.co_filename)
+    inside = "" if code.co_name == "<module>" else f" in {code.co_name}"
+    return f"{name}:{line}{inside}"
+
+
+def stack(skip: Callable[[str], bool] = lambda module: False) -> list[str]:
+    """Return where the main thread is, the innermost place last, without the modules to `skip`."""
+    import threading
+
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    places = []
+    while frame is not None:
+        if not skip(frame.f_globals.get("__name__", "")):
+            places.append(place(frame.f_code, frame.f_lineno))
+        frame = frame.f_back
+    return places[::-1]

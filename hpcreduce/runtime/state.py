@@ -1,0 +1,497 @@
+"""What the ranks of a communicator share: private duplicates of it, prepared calls, message tags, and its failures.
+
+Rules that hold here:
+
+* Every message's tag comes from `tag`. Ranks that disagree about a call, or about which call it is, do not match.
+* Data travels on one duplicate, control messages on another. A failure breaks both; `State.recover` makes new ones.
+* No environment variable is read after the state is made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import threading
+import time
+import weakref
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, NamedTuple
+
+from hpcreduce.algorithms import ALGORITHMS
+from hpcreduce.errors import (
+    BrokenCommunicatorError,
+    CollectiveTimeoutError,
+    HpcreduceError,
+    MismatchError,
+    PeerError,
+)
+from hpcreduce.runtime import wait
+from hpcreduce.runtime.control import Control
+from hpcreduce.runtime.engines import Engines
+from hpcreduce.runtime.inquiry import Inquiry
+from hpcreduce.runtime.program import Program
+from hpcreduce.runtime.recorder import Recorder
+from hpcreduce.runtime.stream import Stream
+from hpcreduce.selection import Choice
+
+DEFAULT_TIMEOUT = 600.0
+"""Seconds that a collective may take, unless ``timeout=`` or ``HPCREDUCE_TIMEOUT`` says otherwise."""
+
+CALLS = 64
+"""Kinds of call that are kept prepared per communicator, the least recently used is dropped."""
+
+SETTLE = 0.5e-3
+"""Seconds between two looks for a verdict."""
+
+_ERRORS = {
+    "mismatch": MismatchError,
+    "exit": MismatchError,
+    "peer": PeerError,
+    "timeout": CollectiveTimeoutError,
+}
+_ADVICE = {
+    "mismatch": "All ranks must make the same calls in the same order, with the same arguments. ",
+    "exit": "All ranks must make the same calls. ",
+    "peer": "",
+    "timeout": "",
+}
+_WAY_OUT = (
+    "This communicator cannot be used by hpcreduce any more; all ranks together can go on with "
+    "hpcreduce.Intracomm(comm).recover(), or with a duplicate (comm.Dup())"
+)
+
+_kept_alive: list[Any] = []  # requests and buffers of interrupted operations: the library may still write to them
+_numbers = itertools.count(1)  # of the communicators that this rank opens
+states: weakref.WeakSet[State] = weakref.WeakSet()  # of all communicators of this process
+on_verdict: list[Callable[[str], None]] = []  # called with a line that says what happened
+
+
+class Call(NamedTuple):
+    """One kind of call, prepared: the same for every call of this shape, dtype, op and algorithm.
+
+    Attributes
+    ----------
+    key : hashable
+        What is kept under this key stands for all calls of this kind.
+    work, result : numpy.dtype
+    choice : Choice
+    fingerprint : int
+        32 bits of what the ranks must agree on.
+    stream : Stream or None
+        None where the library's own call runs it.
+    op : mpi4py.MPI.Op or None
+        What that call is given; `None` for an operation of the user's own, which belongs to one call only.
+    text : str
+        The call in words.
+    codec : Codec or None
+        Where messages have another type than what is reduced in.
+    plan : Plan or None
+        For arrays that the library reduces in an engine: a plan that takes all calls of this kind in turn.
+    engine : tuple or None
+        The kind of engine that the library runs it in.
+    head : Head or None
+        What tells ranks that differ apart there, if the call is checked.
+    checked : bool
+        Ranks that differ are found before any gets a result.
+    """
+
+    key: Hashable
+    work: Any
+    result: Any
+    choice: Choice
+    fingerprint: int
+    stream: Stream | None
+    op: Any
+    text: str
+    codec: Any = None
+    plan: Any = None
+    engine: Any = None
+    head: Any = None
+    checked: bool = True
+
+    def __str__(self) -> str:
+        return self.text
+
+    def stale(self) -> bool:
+        """Whether the stream is in flight, or the table has another algorithm under this name by now."""
+        row = self.choice.algorithm
+        return self.stream is not None and (self.stream.busy or ALGORITHMS.get(row.name, row) is not row)
+
+
+class State:
+    """What belongs to one communicator.
+
+    Attributes
+    ----------
+    comm : mpi4py.MPI.Comm
+        The private duplicate for data; no message of ours travels on the user's own.
+    rank, size : int
+    members : tuple of int
+        The rank in COMM_WORLD of each rank.
+    nodes : tuple of int
+        Node of each rank, numbered in order of first appearance.
+    timeout : float
+        Default time-out in seconds.
+    in_place : object
+        ``MPI.IN_PLACE``.
+    identity : str
+        The same on all ranks, and unlike that of any other communicator that they have.
+    opened : bool
+        The communicator is duplicated: all ranks have come to its first call.
+    closed : str
+        Why it is gone: it was freed, or MPI was finalized. Empty while it can be used.
+    broken : str
+        Why it cannot be used any more. Empty while it can.
+    frozen : bool
+        This rank has given up an operation, and waits for the verdict on it.
+    thread : int
+        The thread that used it last.
+    recorder : Recorder
+    engines : Engines
+        The library's persistent requests that calls and plans use in turn.
+    holders : set
+        What holds requests of the library that must be freed before MPI ends; has ``release()``.
+    """
+
+    def __init__(self, comm: Any) -> None:
+        self.timeout = default_timeout()
+        self.opened, self.frozen, self.closed, self.broken = False, False, "", ""
+        self.calls: OrderedDict[Hashable, Call] = OrderedDict()
+        self.recorder = Recorder()
+        self.holders: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.lock = threading.Lock()  # held by the one thread that is in a call
+        self.rank, self.size = comm.rank, comm.size
+        self.thread = threading.get_ident()
+        self.identity = ""
+        self.members: tuple[int, ...] = (0,)
+        self._untold = False  # a verdict that no call has raised yet
+        self._recoveries = itertools.count(1)
+        self.left = ""  # what the others were told when this rank left
+
+    def open(self, comm: Any, timeout: float | None) -> None:
+        """Duplicate `comm` and exchange the node map; collective."""
+        from mpi4py import MPI
+
+        plain = MPI.Intracomm(comm)  # a duplicate has the type of what is duplicated
+        self.enter()
+        try:
+            self._duplicate(plain, "first use of the communicator", timeout)
+            world = MPI.COMM_WORLD
+            self.members = tuple(MPI.Group.Translate_ranks(plain.group, None, world.group))
+            upper_bound: Any = world.Get_attr(MPI.TAG_UB)  # Open MPI tells it of this communicator only
+            self._mask = (1 << ((upper_bound + 1).bit_length() - 1)) - 1
+            self._exchange(MPI.Get_processor_name(), timeout)
+            self._listen()
+            self.opened = True
+        except BaseException as error:
+            self.retire(error)
+            raise
+        finally:
+            self.lock.release()
+
+    def _duplicate(self, comm: Any, what: str, timeout: float | None) -> None:
+        """Make the two private duplicates; collective."""
+        from mpi4py import MPI
+
+        self.in_place, self.library_error, self._status = MPI.IN_PLACE, MPI.Exception, MPI.Status()
+        self.comm, request = comm.Idup()
+        self._wait(request, f"{what} (MPI_Comm_idup)", timeout)
+        self._control_comm, request = comm.Idup()
+        self._wait(request, f"{what} (MPI_Comm_idup)", timeout)
+        for duplicate in self.comm, self._control_comm:
+            duplicate.Set_errhandler(MPI.ERRORS_RETURN)
+        self.engines = Engines(self.comm, self.in_place)
+
+    def _exchange(self, host: str, timeout: float | None) -> None:
+        """Learn the nodes of all ranks, and agree on an identity; collective."""
+        mine = hashlib.blake2b(host.encode(), digest_size=8).digest() + next(_numbers).to_bytes(8, "little")
+        theirs = bytearray(16 * self.size)
+        request = self.comm.Iallgather(mine, theirs)
+        self._wait(request, "first use of the communicator (exchange of host names)", timeout, mine, theirs)
+        names = [bytes(theirs[16 * rank : 16 * rank + 8]) for rank in range(self.size)]
+        self.nodes = node_map(names)
+        self.identity = f"{self.members[0]}.{int.from_bytes(theirs[8:16], 'little')}"
+
+    def _listen(self) -> None:
+        self.inquiry = Inquiry(self.rank, self.size, self.recorder, self._circumstances)
+        self.control = Control(self._control_comm, self.inquiry, self.identity)
+
+    def recover(self, timeout: float | None) -> None:
+        """Make new private duplicates in place of those that a failure has spoilt; collective.
+
+        The new ones are made from the duplicate for control messages, on which nothing but small messages was sent.
+
+        Raises
+        ------
+        ValueError
+            The communicator is gone.
+        BrokenCommunicatorError
+            It failed when it was duplicated.
+        PeerError
+            A rank has left.
+        CollectiveTimeoutError
+            Not all ranks came.
+        """
+        if self.closed or not self.opened:
+            self.check()
+        if not self.lock.acquire(False):
+            raise self._in_use()
+        try:
+            self.condemn("recover() was called")
+            self._untold = False
+            self.calls.clear()
+            _kept_alive.append((self.comm, self._control_comm, self.engines, self.control))
+            self._duplicate(self._control_comm, "recover()", timeout)
+            self.recorder = Recorder()
+            self.identity = f"{self.identity.partition('+')[0]}+{next(self._recoveries)}"
+            self._listen()
+            self.frozen, self.broken = False, ""
+        finally:
+            self.lock.release()
+
+    def close(self, reason: str) -> None:
+        """Refuse new calls; operations in flight may still be waited for."""
+        self.closed = reason
+        for holder in list(self.holders):
+            holder.release()
+        self.calls.clear()
+        self._free_engines()
+
+    def free(self) -> None:
+        """Give the duplicates back, once nothing is in flight and unless messages of a failed operation may be."""
+        self._free_engines()
+        if self.opened and not self._busy() and not self.broken:
+            self.opened = False
+            self.control.poll()
+            _kept_alive.extend(self.control.unsent())
+            self.comm.Free()
+            self._control_comm.Free()
+
+    def _free_engines(self) -> None:
+        if self.opened and not self._busy() and not self.broken:
+            self.engines.free()
+
+    def _busy(self) -> bool:
+        return any(operation.state is self for operation in wait.in_flight)
+
+    def stream(self, program: Program, dtype: Any, window: int, codec: Any = None) -> Stream:
+        """Return a stream of this communicator's messages."""
+        return Stream(self.comm, program, dtype, window, codec=codec, status=self._status)
+
+    def call(self, key: Hashable) -> Call | None:
+        """Return what is kept under `key`, if it is still true and not in use."""
+        call = self.calls.get(key)
+        return None if call is None or (call.stream is not None and call.stale()) else call
+
+    def used(self, call: Call) -> Call:
+        """Note that a call that is kept is made now: by all ranks, or they would not drop the same one."""
+        self.calls.move_to_end(call.key)
+        return call
+
+    def keep(self, call: Call) -> Call:
+        """Keep a prepared call that is made now, and drop the one that was not made for longest if they are many."""
+        self.calls[call.key] = call
+        if len(self.calls) > CALLS:
+            self.calls.popitem(last=False)
+        return self.used(call)
+
+    def tag(self, fingerprint: int, number: int) -> int:
+        """Return the tag of the messages of one collective, which all ranks should describe alike."""
+        return tag(fingerprint, number, self._mask)
+
+    def check(self) -> None:
+        """Raise if the communicator is gone, a call is going on, or one failed."""
+        if self.closed:
+            raise ValueError(f"rank {self.rank}: {self.closed}")
+        if self.lock.locked():
+            raise self._in_use()
+        if self.broken:
+            raise self._is_broken()
+
+    def enter(self) -> None:
+        """Claim the communicator for a call; whoever claims it releases `lock`."""
+        if not self.lock.acquire(False):
+            raise self._in_use()
+        self.thread = threading.get_ident()
+        if self.broken or self.frozen:
+            try:
+                if self.frozen and not self.broken:
+                    attend(self)
+                raise self._is_broken()
+            finally:
+                self.lock.release()
+
+    def _in_use(self) -> HpcreduceError:
+        return HpcreduceError(
+            f"rank {self.rank}: a call on this communicator is going on, in another thread or around this one; "
+            "use a communicator per thread (comm.Dup())"
+        )
+
+    def _is_broken(self) -> HpcreduceError:
+        if self._untold:
+            self._untold = False
+            return self._verdict()
+        if not self.opened:
+            return BrokenCommunicatorError(
+                f"rank {self.rank}: this communicator cannot be used any more, since its first use failed "
+                f"({self.broken}); go on with a duplicate of another one: MPI is still busy duplicating this one"
+            )
+        reason = self.broken.splitlines()[0]
+        return BrokenCommunicatorError(f"rank {self.rank}: an earlier operation failed ({reason}). {_WAY_OUT}")
+
+    def _verdict(self) -> HpcreduceError:
+        """Return what this rank raises for the verdict."""
+        verdict = self.inquiry.verdict
+        assert verdict is not None
+        where = self.waiting()
+        error: HpcreduceError = _ERRORS[verdict.kind](
+            f"rank {self.rank}{where and ', ' + where}: {verdict.text}\n{_ADVICE[verdict.kind]}{_WAY_OUT}"
+        )
+        if not isinstance(error, MismatchError):
+            error.ranks = verdict.ranks  # type: ignore[attr-defined]
+        return error
+
+    def condemn(self, reason: str = "") -> None:
+        """End all operations here: there is a verdict, or a `reason` of this rank's own."""
+        verdict = self.inquiry.verdict
+        if not self.broken:
+            self.broken = verdict.text if verdict else reason
+            self._untold = verdict is not None
+            if verdict:
+                for note in on_verdict:
+                    note(f"{_ERRORS[verdict.kind].__name__}: {verdict.text.splitlines()[0]}")
+        for operation in [operation for operation in wait.in_flight if operation.state is self]:
+            operation.fail(self._verdict() if verdict else BrokenCommunicatorError(reason), tell=False)
+
+    def give_up(self, reason: str) -> None:
+        """Touch no data any more, since something is wrong or it has lasted too long; the verdict follows."""
+        self.inquiry.join(reason, time.monotonic())
+        self.frozen = True
+
+    def listen(self, peers: Iterable[int], concerned: bool) -> None:
+        """Take and answer control messages."""
+        self.control.look(peers, concerned)
+        self.frozen = self.inquiry.frozen
+        if self.inquiry.verdict and not self.broken:
+            self.condemn()
+
+    def glance(self) -> None:
+        """Raise if a verdict has come, without waiting for one."""
+        self.control.poll()
+        if self.inquiry.verdict:
+            attend(self)
+
+    def waiting(self) -> str:
+        """Return what the operation waits for that the thread of this communicator waits for, in words."""
+        waiter = wait.blocked.get(self.thread)
+        return waiter.where() if waiter is not None and waiter.state is self else ""
+
+    def fail(self, text: str) -> None:
+        """Tell all ranks that this one has failed: they raise PeerError."""
+        if self.opened and not self.closed and self.inquiry.verdict is None:
+            self.inquiry.fail(f"rank {self.rank} has failed:\n{text}")
+            self.control.flush()
+            self.condemn()
+            self._untold = False
+
+    def _circumstances(self) -> tuple[str, str]:
+        """Return what this rank waits for here, and what elsewhere."""
+        waiter = wait.blocked.get(self.thread)
+        if waiter is None or waiter.state is self:
+            return self.waiting(), ""
+        return "", f"{waiter}, {waiter.where()}"
+
+    def _wait(self, request: Any, what: str, timeout: float | None, *buffers: Any) -> None:
+        """Wait for a request of this class's own."""
+        try:
+            wait.until(_Opening(self, request, what), self.timeout if timeout is None else timeout, wait.BLIND_GRACE)
+        except BaseException as error:
+            self.retire(error, request, buffers)
+            raise
+
+    def retire(self, error: BaseException, *alive: Any) -> None:
+        """Refuse all further calls, since messages of the failed one may be under way; keep `alive` what they use."""
+        _kept_alive.append(alive)
+        self.calls.clear()
+        self.broken = self.broken or str(error) or type(error).__name__
+
+
+class _Opening:
+    """A request of a state's own that is waited for."""
+
+    def __init__(self, state: State, request: Any, what: str) -> None:
+        self.state, self.request, self.what = state, request, what
+
+    def __str__(self) -> str:
+        return self.what
+
+    def where(self) -> str:
+        """Return what is waited for, in words."""
+        return "waiting for other ranks"
+
+    def step(self) -> int:
+        """Test the request."""
+        return 0 if self.request.Test() else 1
+
+    def look(self) -> None:
+        """Answer on other communicators; a rank that left this one, as far as it was open, does not come."""
+        attend(None)
+        state = self.state
+        if state.opened:
+            state.control.poll()
+            if gone := sorted(state.inquiry.gone):
+                raise PeerError(f"rank {state.rank}: {self.what}: rank {gone[0]} has left")
+
+    def expire(self, timeout: float) -> None:
+        """Raise."""
+        raise CollectiveTimeoutError(
+            f"rank {self.state.rank}: {self.what}: waiting for other ranks: not finished after {timeout:g} s"
+        )
+
+
+def attend(own: State | None, peers: Iterable[int] = ()) -> None:
+    """Take and answer control messages on the communicators of this thread; raise the verdict on `own`, if any.
+
+    Once `own` has given up, this returns with its verdict only.
+    """
+    while True:
+        thread = threading.get_ident()
+        for each in list(states):
+            if each.opened and not each.closed and not each.broken and (each is own or each.thread == thread):
+                each.listen(peers if each is own else (), each is own or each.recorder.busy)
+        if own is None or own.broken or not own.frozen:
+            break
+        time.sleep(SETTLE)
+    if own is not None and own.broken:
+        raise own._is_broken()
+
+
+def node_map(hosts: list[bytes]) -> tuple[int, ...]:
+    """Return the number of each rank's node, from the names of their hosts."""
+    known = {host: number for number, host in enumerate(dict.fromkeys(hosts))}
+    return tuple(known[host] for host in hosts)
+
+
+def fingerprint(*description: Hashable) -> int:
+    """Return 32 bits of what a call is."""
+    return zlib.crc32(repr(description).encode())
+
+
+def tag(fingerprint: int, sequence: int, mask: int) -> int:
+    """Return the tag of every message of the collective number `sequence`; `mask` keeps it below TAG_UB."""
+    return (fingerprint ^ (sequence * 0x9E3779B1)) & mask
+
+
+def default_timeout() -> float:
+    """Return the default time-out in seconds: ``HPCREDUCE_TIMEOUT``, or 600."""
+    text = os.environ.get("HPCREDUCE_TIMEOUT", "")
+    try:
+        seconds = float(text) if text else DEFAULT_TIMEOUT
+    except ValueError:
+        seconds = 0.0
+    if not seconds > 0:
+        raise ValueError(f"HPCREDUCE_TIMEOUT must be a number of seconds above 0, found {text!r}")
+    return seconds
