@@ -9,6 +9,8 @@
 set -uo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd) || exit 1
 cd "$root" || exit 1
+# shellcheck source-path=SCRIPTDIR source=limits.sh
+source scripts/limits.sh
 python=${PYTHON:-python3}
 venvs=${HPCREDUCE_VENVS:-$root/.venv}
 ranks=${HPCREDUCE_RANKS:-1 2 3 5 7}
@@ -16,6 +18,7 @@ results=$(mktemp -d)
 trap 'rm -rf "$results"' EXIT
 unset PYTHONPATH OMP_NUM_THREADS
 export OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=1
+export HPCREDUCE_LAUNCH_LIMIT=0 # each step below has its own
 
 long=()
 case ${1:-} in
@@ -23,17 +26,6 @@ case ${1:-} in
     --long) long=(--long) ;;
     *) echo "usage: $0 [--long]" >&2; exit 2 ;;
 esac
-
-# step NAME SECONDS COMMAND...: run it under a time limit and keep its status for the tally.
-step() {
-    local name=$1 limit=$2 status start=$SECONDS
-    shift 2
-    echo "== $name"
-    timeout --kill-after=20 "$limit" "$@" </dev/null
-    status=$?
-    echo "   $name: status $status, $((SECONDS - start)) s"
-    echo "$status" >"$results/$name.status"
-}
 
 # environment LIBRARY: make the virtual environment, or bring it up to date.
 environment() {

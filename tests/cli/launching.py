@@ -24,7 +24,7 @@ PROGRAMS = HERE / "programs"
 LAUNCH = HERE.parent.parent / "scripts" / "launch.sh"
 HPCREDUCE = ("python", "-m", "hpcreduce")
 MARK = "HPCREDUCE_TEST_MARK"
-LEFT_BY_LAUNCHERS = ("OMPI_COMM_WORLD_", "PMI_", "PMIX_", "MV2_", "SLURM_", "HPCREDUCE_")
+LEFT_BY_LAUNCHERS = ("OMPI_COMM_WORLD_", "PMI_", "PMIX_", "MV2_", "PALS_", "FLUX_", "JSM_", "SLURM_", "HPCREDUCE_")
 FRAME = re.compile(r"-{60,}\n.*?-{60,}\n?", re.DOTALL)
 
 

@@ -6,11 +6,13 @@ import signal
 import subprocess
 import time
 
+import numpy as np
 import pytest
-from launching import HERE, LAUNCH, PROGRAMS, alive, decent, refused
+from launching import HERE, HPCREDUCE, LAUNCH, PROGRAMS, alive, decent, refused
 
 OTHER = os.environ.get("HPCREDUCE_TEST_OTHER_MPIRUN")
 JSON = ("validate", "--ops", "sum", "--dtypes", "int32", "--counts", "7", "--json", "-")
+STEP = {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "1", "SLURM_NTASKS": "4"}
 SLOW = """
 import os, time
 
@@ -86,11 +88,54 @@ def test_L02_started_by_the_launcher_of_another_library(cli, name):
     refused(result, 1, f"{name}=3", "another MPI library", "mpirun of the same installation")
 
 
-def test_L01_started_by_srun_without_its_pmi(cli):
-    step = {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "0", "SLURM_NTASKS": "4"}
-    refused(cli(0, *JSON, env=step), 1, "SLURM_STEP_NUM_TASKS=4", "srun --mpi=")
-    result = cli(0, *JSON, env=step | {"SLURM_PROCID": "1"})
-    assert result.status == 1 and documents(result.out) == 0 and len(result.errors) <= 1, result
+@pytest.mark.parametrize(
+    "command",
+    [
+        (),
+        JSON,
+        ("bench", "--sizes", "8", "--iterations", "1", "--json", "made.json"),
+        ("reduce", "a.npy", "--op", "sum", "-o", "made.npy"),
+        ("fit", "-o", "made.json"),
+        ("info",),
+    ],
+    ids=["main", "validate", "bench", "reduce", "fit", "info"],
+)
+def test_L01_started_by_srun_without_its_pmi(start, folder, command):
+    """The first task says why, the others end alike; at once, as tasks do."""
+    np.save(folder / "a.npy", np.arange(3))
+    jobs = [start(*HPCREDUCE, *command, env=STEP | {"SLURM_PROCID": str(rank)}) for rank in range(2)]
+    first, second = (job.wait(60) for job in jobs)
+    refused(first, 1, "SLURM_STEP_NUM_TASKS=4", "srun --mpi=", "HPCREDUCE_ALLOW_SINGLETON=1")
+    assert decent(second).status == 1 and second.out == "" and second.err == "", second
+    assert os.listdir(folder) == ["a.npy"]
+
+
+def test_L01_separate_runs_of_a_step_are_possible_on_request(cli):
+    """Each of them prints, whichever task it is."""
+    result = cli(0, *JSON, env=STEP | {"HPCREDUCE_ALLOW_SINGLETON": "1"})
+    assert result.status == 0 and json.loads(result.out)["ranks"] == 1, result
+
+
+@pytest.mark.parametrize(
+    "slurm",
+    [
+        {"SLURM_NTASKS": "4", "SLURM_PROCID": "0"},
+        STEP | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"},
+        STEP | {"SLURM_STEP_ID": "4294967290", "SLURM_PROCID": "0"},
+    ],
+    ids=["batch script", "step of one task", "interactive shell"],
+)
+def test_L01_serial_runs_within_slurm_are_fine(cli, slurm):
+    result = cli(0, *JSON, env=slurm)
+    assert result.status == 0 and json.loads(result.out)["ranks"] == 1, result
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_L01_mpirun_within_a_larger_step_is_fine(start, ranks):
+    """Variables of a step without its job are all that mpirun gets here, so that it does not look for Slurm."""
+    command = ["env", *(f"{name}={value}" for name, value in STEP.items()), *HPCREDUCE, *JSON]
+    result = decent(start(LAUNCH, ranks, *command).wait(60))
+    assert result.status == 0 and json.loads(result.out)["ranks"] == ranks, result
 
 
 def test_L02_separate_runs_are_possible_on_request(cli):
