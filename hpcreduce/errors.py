@@ -49,3 +49,7 @@ class ProofError(HpcreduceError):
 
 class NetworkError(HpcreduceError, ValueError):
     """A description of a network is wrong, or too small; the text names the file and the field."""
+
+
+class DumpError(HpcreduceError, ValueError):
+    """A file is no dump of a rank, or a folder has none; the text names the file and the field."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 def plural(count: int, what: str) -> str:
     """Return the number with its noun.
@@ -46,6 +48,45 @@ def format_seconds(seconds: float) -> str:
         if seconds < 1000 * scale:
             return f"{_digits(seconds / scale, 4)} {unit}"
     return f"{_digits(seconds, 4)} s"
+
+
+def format_duration(seconds: float) -> str:
+    """Return a time that somebody waited.
+
+    >>> format_duration(0.25), format_duration(41.3), format_duration(310), format_duration(7500)
+    ('0.2 s', '41 s', '5 min 10 s', '2 h 5 min')
+    """
+    if seconds < 10:
+        return f"{max(0.0, seconds):.1f} s"
+    whole = round(seconds)
+    if whole < 120:
+        return f"{whole} s"
+    if whole < 7200:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+MOST_RANGES = 8
+"""Ranges of ranks that are written out."""
+
+
+def format_ranks(ranks: Iterable[int]) -> str:
+    """Return the ranks as ranges.
+
+    >>> format_ranks([5, 0, 1, 2]), format_ranks(range(0, 40, 2))
+    ('0-2,5', '0,2,4,6,8,10,12,14,... (20 in all)')
+    """
+    ranges: list[list[int]] = []
+    ordered = sorted(ranks)
+    for rank in ordered:
+        if ranges and ranges[-1][1] == rank - 1:
+            ranges[-1][1] = rank
+        else:
+            ranges.append([rank, rank])
+    texts = [str(first) if first == last else f"{first}-{last}" for first, last in ranges]
+    if len(texts) > MOST_RANGES:
+        return f"{','.join(texts[:MOST_RANGES])},... ({len(ordered)} in all)"
+    return ",".join(texts)
 
 
 def _digits(value: float, number: int) -> str:

@@ -23,7 +23,7 @@ import click
 import numpy as np
 
 import hpcreduce
-from hpcreduce.commands import bench, console, draw, explain, fit, info, predict, quick, reduce, validate
+from hpcreduce.commands import bench, console, doctor, draw, explain, fit, info, predict, quick, reduce, validate
 from hpcreduce.errors import HpcreduceError
 from hpcreduce.runtime import launch
 
@@ -55,6 +55,7 @@ main.add_command(draw.draw_command)
 main.add_command(predict.predict_command)
 main.add_command(explain.explain_command)
 main.add_command(fit.fit_command)
+main.add_command(doctor.doctor_command)
 main.add_command(info.info_command)
 
 

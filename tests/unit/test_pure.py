@@ -14,7 +14,7 @@ import hpcreduce
 from hpcreduce.algorithms import ALGORITHMS, Algorithm
 
 PURE = "schedule algorithms analysis.check analysis.cost analysis.draw analysis.predict selection collectives"
-PURE += " runtime.plan runtime.agreement commands"
+PURE += " runtime.plan runtime.agreement commands diagnosis"
 MODULES = [
     module.name for module in pkgutil.walk_packages(hpcreduce.__path__, "hpcreduce.") if "__main__" not in module.name
 ]

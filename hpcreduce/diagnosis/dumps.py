@@ -1,0 +1,245 @@
+"""The dumps of a job: what each rank has written of its collective calls, read and checked.
+
+Rules that hold here:
+
+* One JSON file per rank, ``rank-<world rank>.json``; its fields are those of `Dump`, `Communicator` and `Call`. Others
+  are passed over.
+* Times are seconds since the epoch by the clock of the rank's host.
+* A file that is no dump does not hide the others.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from hpcreduce.errors import DumpError
+from hpcreduce.units import plural
+
+VERSION = 1
+"""Version of the format that is known here."""
+
+KEPT = 64
+"""Calls of a communicator that a dump has at most; older ones are forgotten."""
+
+MOST_SECONDS = 1e12
+"""Times beyond this are wrong."""
+
+
+class Call(NamedTuple):
+    """A collective call.
+
+    `order` is (0, sequence number) for an ordinary call, (k, start number) for one of the k-th persistent plan. Calls
+    of the same order are the same collective on all members, and have the same `fingerprint` where these agree. `at` is
+    the source line that started it, `pending` whether it is not complete, `waiting` what for.
+    """
+
+    order: tuple[int, int]
+    what: str
+    fingerprint: int
+    at: str
+    started: float
+    pending: bool
+    waiting: str
+
+
+class Communicator(NamedTuple):
+    """A communicator as one of its members sees it.
+
+    `id` is the same on all members, `members` their world ranks, in order of rank, `broken` why it cannot be used any
+    more, `calls` the last ones, the oldest first.
+    """
+
+    id: str
+    rank: int
+    members: tuple[int, ...]
+    broken: str
+    calls: tuple[Call, ...]
+
+
+class Dump(NamedTuple):
+    """What one rank has written: `stack` is where its main thread was, the innermost line last."""
+
+    version: int
+    rank: int
+    size: int
+    host: str
+    pid: int
+    time: float
+    reason: str
+    stack: tuple[str, ...]
+    communicators: tuple[Communicator, ...]
+
+
+def read(folder: str) -> tuple[list[Dump], list[str]]:
+    """Return the dumps in a folder, in order of rank, and what is wrong with the files that are none.
+
+    Raises
+    ------
+    DumpError
+        The folder cannot be read, or has no dump.
+    """
+    try:
+        names = [name for name in os.listdir(folder) if re.fullmatch(r"rank-\d{1,9}\.json", name, re.ASCII)]
+    except (OSError, ValueError) as error:
+        raise DumpError(f"cannot read {folder}: {getattr(error, 'strerror', None) or error}") from None
+    if not names:
+        raise DumpError(f"no dump in {folder}: expected files rank-0.json, rank-1.json, ...")
+    dumps, wrong = [], []
+    for name in sorted(names, key=lambda name: (len(name), name)):
+        try:
+            dumps.append(_read_one(folder, name))
+        except DumpError as error:
+            wrong.append(str(error))
+    if not dumps:
+        others = len(wrong) - 1
+        more = f" (and {plural(others, 'more file')} that {'is' if others == 1 else 'are'} no dump)" if others else ""
+        raise DumpError(f"no dump in {folder}: {wrong[0]}{more}")
+    return dumps, wrong
+
+
+def _read_one(folder: str, name: str) -> Dump:
+    path = os.path.join(folder, name)
+    try:
+        if not os.path.isfile(path):  # opening a pipe would wait
+            raise DumpError(f"{name}: not a file")
+        with open(path, "rb") as file:
+            data = file.read()
+    except OSError as error:
+        raise DumpError(f"{name}: cannot read it: {error.strerror or error}") from None
+    try:
+        document = json.loads(data.decode())
+    except (ValueError, RecursionError) as error:
+        raise DumpError(f"{name}: not JSON, or truncated: {error}") from None
+    dump = checked(document, name)
+    if name != f"rank-{dump.rank}.json":
+        raise DumpError(f"{name}: rank: found {dump.rank}, which the name of the file contradicts")
+    return dump
+
+
+def checked(document: object, where: str) -> Dump:
+    """Return the dump that a JSON document is, checked; `where` names it in errors.
+
+    Raises
+    ------
+    DumpError
+        A field is missing, of a wrong type or out of range.
+    """
+    top = _Fields(document, where)
+    size = top.whole("size", 1)
+    return Dump(
+        top.whole("version", 1),
+        top.whole("rank", 0, size - 1),
+        size,
+        top.text("host"),
+        top.whole("pid", 0),
+        top.seconds("time"),
+        top.text("reason"),
+        tuple(top.texts("stack")),
+        tuple(_communicator(each) for each in top.objects("communicators")),
+    )
+
+
+def _communicator(fields: _Fields) -> Communicator:
+    members = tuple(fields.wholes("members"))
+    if not members or len(set(members)) < len(members):
+        raise fields.wrong("members", "different world ranks", members)
+    return Communicator(
+        fields.text("id"),
+        fields.whole("rank", 0, len(members) - 1),
+        members,
+        fields.text("broken"),
+        tuple(_call(each) for each in fields.objects("calls")),
+    )
+
+
+def _call(fields: _Fields) -> Call:
+    order = fields.wholes("order")
+    if len(order) != 2:
+        raise fields.wrong("order", "[plan, number]", order)
+    return Call(
+        (order[0], order[1]),
+        fields.text("what"),
+        fields.whole("fingerprint"),
+        fields.text("at"),
+        fields.seconds("started"),
+        fields.truth("pending"),
+        fields.text("waiting"),
+    )
+
+
+class _Fields:
+    """The fields of a JSON object; each method returns one, checked."""
+
+    def __init__(self, document: object, where: str) -> None:
+        if not isinstance(document, dict):
+            raise DumpError(f"{where}: expected an object, found {_short(document)}")
+        self.document, self.where = document, where
+
+    def wrong(self, name: str, expected: str, found: object) -> DumpError:
+        return DumpError(f"{self.where}: {name}: expected {expected}, found {_short(found)}")
+
+    def _value(self, name: str) -> Any:
+        if name not in self.document:
+            raise DumpError(f"{self.where}: the field {name!r} is missing")
+        return self.document[name]
+
+    def whole(self, name: str, least: int | None = None, most: int | None = None) -> int:
+        value = self._value(name)
+        if not _is_whole(value) or (least is not None and value < least) or (most is not None and value > most):
+            limits = "" if least is None else f" from {least} on" if most is None else f" from {least} to {most}"
+            raise self.wrong(name, f"a whole number{limits}", value)
+        return int(value)
+
+    def wholes(self, name: str) -> list[int]:
+        value = self._value(name)
+        if not isinstance(value, list) or not all(_is_whole(item) and item >= 0 for item in value):
+            raise self.wrong(name, "a list of whole numbers from 0 on", value)
+        return value
+
+    def seconds(self, name: str) -> float:
+        value = self._value(name)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= MOST_SECONDS:
+            raise self.wrong(name, "seconds since the epoch", value)
+        return float(value)
+
+    def truth(self, name: str) -> bool:
+        value = self._value(name)
+        if not isinstance(value, bool):
+            raise self.wrong(name, "true or false", value)
+        return value
+
+    def text(self, name: str) -> str:
+        value = self._value(name)
+        if not isinstance(value, str):
+            raise self.wrong(name, "a text", value)
+        return _printable(value)
+
+    def texts(self, name: str) -> list[str]:
+        value = self._value(name)
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise self.wrong(name, "a list of texts", value)
+        return [_printable(item) for item in value]
+
+    def objects(self, name: str) -> Iterator[_Fields]:
+        value = self._value(name)
+        if not isinstance(value, list):
+            raise self.wrong(name, "a list", value)
+        return (_Fields(item, f"{self.where}: {name}[{index}]") for index, item in enumerate(value))
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _printable(text: str) -> str:
+    """Return the text on one line, and without what a terminal would obey."""
+    return "".join(char if char.isprintable() else " " for char in text)
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
