@@ -17,13 +17,9 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from hpcreduce.errors import DumpError
+from hpcreduce.runtime.recorder import KEPT as KEPT
+from hpcreduce.runtime.recorder import VERSION as VERSION
 from hpcreduce.units import plural
-
-VERSION = 1
-"""Version of the format that is known here."""
-
-KEPT = 64
-"""Calls of a communicator that a dump has at most; older ones are forgotten."""
 
 MOST_SECONDS = 1e12
 """Times beyond this are wrong."""

@@ -13,9 +13,6 @@ from hpcreduce.diagnosis.stalls import Place, Stall, Wait
 from hpcreduce.diagnosis.words import SUMMARIES, call_name, ranks_of
 from hpcreduce.units import plural
 
-NO_DUMP = "left no dump: killed, or stuck outside Python"
-
-
 _STATES = ("no dump", "behind", "inside", "gave up", "completed", "broken", "elsewhere")
 
 

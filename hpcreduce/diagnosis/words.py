@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from hpcreduce.diagnosis.stalls import Links, Order, Place, Stall
 from hpcreduce.units import format_duration, format_ranks
 
-NO_DUMP = "left no dump: killed, or stuck outside Python"
+NO_DUMP = "left no dump: it ended, was killed, or is stuck outside Python"
 """What is said of ranks of which there is no dump."""
 
 

@@ -14,9 +14,6 @@ from typing import Any
 from hpcreduce.runtime import recorder
 from hpcreduce.runtime.state import State, on_verdict, states
 
-VERSION = 1
-"""Of the format that `hpcreduce.diagnosis` reads."""
-
 _place: list[Any] = []  # folder, rank and size in COMM_WORLD, once it is known
 
 
@@ -53,7 +50,7 @@ def write(reason: str) -> None:
     folder, rank, size = _place
     now = time.time()
     document = {
-        "version": VERSION,
+        "version": recorder.VERSION,
         "rank": rank,
         "size": size,
         "host": socket.gethostname(),

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from hpcreduce.runtime.recorder import Recorder, name
+from hpcreduce.units import format_ranks
 
 STATE, JOIN, VERDICT, BYE = 1, 2, 3, 4
 
@@ -243,18 +244,18 @@ class Inquiry:
         order = _first_difference(states)
         if failed:
             why = "\n".join(self.gone[rank]["why"] for rank in failed)
-            return Verdict("peer", f"rank {ranges(failed)} has failed and left:\n{why.rstrip()}", tuple(failed))
+            return Verdict("peer", f"{named(failed)} failed and left:\n{why.rstrip()}", tuple(failed))
         ranks: tuple[int, ...] = ()
         if order and kind != "peer":
             kind, head = "mismatch", f"the ranks disagree about call {name(order)} on this communicator"
         elif kind == "exit":
             ranks = tuple(sorted(self.gone))
-            head = f"rank {ranges(ranks)} has left, and others wait for it"
+            head = f"{named(ranks)} left, and others wait for it"
         elif kind == "mismatch":
             head = "the ranks disagree, as the messages show that arrived"
         else:
             ranks = tuple(absent)
-            head = f"rank {ranges(absent)} did not come" if absent else "all ranks are there, yet it does not finish"
+            head = f"{named(absent)} did not come" if absent else "all ranks are there, yet it does not finish"
         lines = self._table(states, order, absent)
         return Verdict(kind, head + ":\n" + "\n".join(lines), ranks)
 
@@ -267,7 +268,7 @@ class Inquiry:
             else:
                 text = "in no call on this communicator" + _last(self._views.get(rank), states)
             groups.setdefault(text, []).append(rank)
-        lines = [f"  rank {ranges(ranks)}: {text}" for text, ranks in groups.items()]
+        lines = [f"  {named(ranks)}: {text}" for text, ranks in groups.items()]
         if len(lines) > GROUPS:
             lines[GROUPS - 1 :] = [f"  ... and {len(lines) - GROUPS + 1} more groups of ranks"]
         return lines
@@ -318,12 +319,7 @@ def _short(text: str) -> str:
     return text if len(text) <= 300 else text[:297] + "..."
 
 
-def ranges(ranks: Iterable[int]) -> str:
-    """Return ranks in words: ``0-2,5``."""
-    runs: list[list[int]] = []
-    for rank in sorted(ranks):
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-    return ",".join(f"{first}-{last}" if first < last else str(first) for first, last in runs)
+def named(ranks: Iterable[int]) -> str:
+    """Return ranks in words: ``rank 3``, ``ranks 0-2,5``."""
+    ranks = list(ranks)
+    return f"rank{'' if len(ranks) == 1 else 's'} {format_ranks(ranks)}"

@@ -16,12 +16,15 @@ from typing import Any, NamedTuple
 KEPT = 64
 """Calls that are remembered."""
 
+VERSION = 1
+"""Of the format of dumps."""
+
 PLANS = 128
 """Persistent plans whose number of starts is remembered."""
 
 _OURS = {
     f"hpcreduce.{name}"
-    for name in ("collectives", "related", "intracomm", "runtime.plan", "runtime.recorder", "runtime.agreement")
+    for name in ("collectives", "related", "intracomm", "runtime.plan", "runtime.state", "runtime.agreement")
 }
 
 

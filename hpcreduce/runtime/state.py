@@ -31,7 +31,7 @@ from hpcreduce.errors import (
 from hpcreduce.runtime import wait
 from hpcreduce.runtime.control import Control
 from hpcreduce.runtime.engines import Engines
-from hpcreduce.runtime.inquiry import Inquiry
+from hpcreduce.runtime.inquiry import Inquiry, named
 from hpcreduce.runtime.program import Program
 from hpcreduce.runtime.recorder import Recorder
 from hpcreduce.runtime.stream import Stream
@@ -178,9 +178,12 @@ class State:
         plain = MPI.Intracomm(comm)  # a duplicate has the type of what is duplicated
         self.enter()
         try:
-            self._duplicate(plain, "first use of the communicator", timeout)
             world = MPI.COMM_WORLD
             self.members = tuple(MPI.Group.Translate_ranks(plain.group, None, world.group))
+            self.identity = f"first use by {named(self.members)}"  # for dumps, until there is a better one
+            self.recorder.begin(0, "first use of the communicator")
+            self._duplicate(plain, "first use of the communicator", timeout)
+            self.recorder = Recorder()
             upper_bound: Any = world.Get_attr(MPI.TAG_UB)  # Open MPI tells it of this communicator only
             self._mask = (1 << ((upper_bound + 1).bit_length() - 1)) - 1
             self._exchange(MPI.Get_processor_name(), timeout)
