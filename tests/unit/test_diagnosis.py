@@ -138,15 +138,15 @@ def test_the_first_disagreement_counts():
 def test_missing_dump_comes_first():
     found = diagnose([*waiting((0, 1)), dump(2, view(2, calls(11)), stack=(LOAD,))])
     assert found.verdict == (
-        "rank 3 left no dump: killed, or stuck outside Python; rank 2 is behind: it has not started #12 of "
+        "rank 3 left no dump: it ended, was killed, or is stuck outside Python; rank 2 is behind: it has not started #12 of "
         "communicator 0, where ranks 0-1 wait, for up to 41 s"
     )
     text = lines(found)
-    assert text[1].startswith("  ") and text[4] == "  rank 3: left no dump: killed, or stuck outside Python"
+    assert text[1].startswith("  ") and text[4] == "  rank 3: left no dump: it ended, was killed, or is stuck outside Python"
     assert text[5] == "  rank 2: has not started it" and "3 dumps of 4 ranks, on 1 host:" in text
     found = diagnose(waiting((0, 1, 2)))
     assert found.verdict == (
-        "rank 3 left no dump: killed, or stuck outside Python; ranks 0-2 wait in #12 of communicator 0, for up to 41 s"
+        "rank 3 left no dump: it ended, was killed, or is stuck outside Python; ranks 0-2 wait in #12 of communicator 0, for up to 41 s"
     )
     assert found.findings[0].kind == "behind"
 
@@ -277,7 +277,7 @@ def test_nothing_waits():
     found = diagnose([dump(rank) for rank in range(3)])
     assert found.verdict == (
         "nothing waits: no call is pending on any of the 3 ranks that left a dump; "
-        "rank 3 left no dump: killed, or stuck outside Python"
+        "rank 3 left no dump: it ended, was killed, or is stuck outside Python"
     )
 
 
