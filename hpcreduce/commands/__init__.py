@@ -4,8 +4,8 @@ Rules that hold here:
 
 * Rank 0 prints; results go to stdout, notes and errors to stderr; every rank ends with the same status.
 * Status 0: done; 1: it failed; 2: the command line is wrong. Nobody sees a traceback.
-* An error on one rank is told to all (`console.Console.agree`) before any rank acts on it. One that was not foreseen
-  ends the whole job.
+* An error on one rank is told to all (`console.Console.agree`) before any rank acts on it. One that was not foreseen is
+  told to those who wait in a collective operation of ours, and ends the whole job if others wait elsewhere.
 """
 
 from __future__ import annotations
@@ -24,8 +24,14 @@ import numpy as np
 
 import hpcreduce
 from hpcreduce.commands import bench, console, doctor, draw, explain, fit, info, predict, quick, reduce, validate
-from hpcreduce.errors import HpcreduceError
-from hpcreduce.runtime import launch
+from hpcreduce.errors import (
+    BrokenCommunicatorError,
+    CollectiveTimeoutError,
+    HpcreduceError,
+    MismatchError,
+    PeerError,
+)
+from hpcreduce.runtime import departure, launch
 
 PROGRAM = "python -m hpcreduce"
 PATIENCE = 2.0
@@ -75,20 +81,24 @@ def run(arguments: Sequence[str]) -> int:
         command = error.ctx.command_path if error.ctx else PROGRAM
         return _refuse(f"{error.format_message()}\nTry '{command} --help'.", 2)
     except console.LoneError as error:
-        return _end_job(str(error), 1)
+        return _end_job(error, str(error), 1)
+    except PeerError:
+        return 1  # the rank that failed has said why
+    except (MismatchError, CollectiveTimeoutError, BrokenCommunicatorError) as error:
+        return _give_up(error)
     except HpcreduceError as error:
         return _refuse(str(error), 1)
-    except (KeyboardInterrupt, click.Abort):
-        return _end_job("interrupted", 128 + signal.SIGINT)
+    except (KeyboardInterrupt, click.Abort) as error:
+        return _end_job(error, "interrupted", 128 + signal.SIGINT)
     except SystemExit as error:
         reason = "terminated" if error.code == TERMINATED else "the reader of stdout has gone"  # so says click
-        return _end_job(reason, int(error.code or 0))
+        return _end_job(error, reason, int(error.code or 0))
     except MemoryError as error:
-        return _end_job(f"not enough memory: {error}", 1)
-    except BrokenPipeError:
-        return _end_job("the reader of stdout has gone", 1)
+        return _end_job(error, f"not enough memory: {error}", 1)
+    except BrokenPipeError as error:
+        return _end_job(error, "the reader of stdout has gone", 1)
     except Exception as error:
-        return _end_job(f"{type(error).__name__}: {error}", 1)
+        return _end_job(error, f"{type(error).__name__}: {error}", 1)
 
 
 def _refuse(message: str, status: int) -> int:
@@ -107,13 +117,23 @@ def _refuse(message: str, status: int) -> int:
     return status
 
 
-def _end_job(message: str, status: int) -> int:
+def _give_up(error: HpcreduceError) -> int:
+    """The ranks that wait in an operation are here with the same error, others may be anywhere."""
+    comm: Any = sys.modules["mpi4py.MPI"].COMM_WORLD
+    absent = getattr(error, "ranks", ())
+    if comm.rank == min(set(range(comm.size)) - {*absent}, default=0):
+        with contextlib.suppress(OSError):
+            click.echo(f"hpcreduce: error: {error}", err=True)
+    departure.end_job(1)
+    return 1
+
+
+def _end_job(error: BaseException, message: str, status: int) -> int:
     """Only this rank is here: the others must not wait for it."""
     mpi: Any = sys.modules.get("mpi4py.MPI")
-    started = mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized()
-    where = f"rank {mpi.COMM_WORLD.rank}: " if started and mpi.COMM_WORLD.size > 1 else ""
+    several = mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized() and mpi.COMM_WORLD.size > 1
     with contextlib.suppress(OSError):
-        click.echo(f"hpcreduce: error: {where}{message}", err=True)
-    if started and mpi.COMM_WORLD.size > 1:
-        mpi.COMM_WORLD.Abort(status)
+        click.echo(f"hpcreduce: error: {f'rank {mpi.COMM_WORLD.rank}: ' if several else ''}{message}", err=True)
+    departure.tell(error)
+    departure.end_job(status)
     return status

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from hpcreduce.errors import HpcreduceError
-from hpcreduce.runtime import launch
+from hpcreduce.runtime import agreement, launch
 
 PICTURES = (".png", ".svg", ".pdf")
 """How the name of a picture may end."""
@@ -57,6 +57,7 @@ class Console:
         self.mpi = load_mpi()
         self.comm = self.mpi.COMM_WORLD
         launch.check(self.comm.size, os.environ)
+        agreement.state(self.comm)  # from here on a rank that fails can tell the others
 
     @property
     def first(self) -> bool:

@@ -48,6 +48,13 @@ def describe(error: BaseException, skip: int = 0) -> str:
     return text if len(text) <= MOST else f"{text[: MOST // 4]}\n...\n{text[-MOST // 2 :]}"
 
 
+def tell(error: BaseException) -> None:
+    """Tell the other ranks of all communicators that this one has failed."""
+    if _mpi():
+        for state in list(states):
+            state.fail(describe(error))
+
+
 def say_goodbye() -> None:
     """Tell the other ranks of all communicators that this one leaves, and why if it fails."""
     if not _mpi():

@@ -6,6 +6,7 @@ import pytest
 
 from hpcreduce.diagnosis import diagnose, dumps
 from hpcreduce.diagnosis.dumps import Call, Communicator, Dump
+from hpcreduce.diagnosis.words import NO_DUMP
 from hpcreduce.errors import DumpError
 
 STEP, SYNC, LOAD = "train.py:40 in step", "train.py:44 in sync", "train.py:61 in load"
@@ -138,16 +139,14 @@ def test_the_first_disagreement_counts():
 def test_missing_dump_comes_first():
     found = diagnose([*waiting((0, 1)), dump(2, view(2, calls(11)), stack=(LOAD,))])
     assert found.verdict == (
-        "rank 3 left no dump: it ended, was killed, or is stuck outside Python; rank 2 is behind: it has not started #12 of "
+        f"rank 3 {NO_DUMP}; rank 2 is behind: it has not started #12 of "
         "communicator 0, where ranks 0-1 wait, for up to 41 s"
     )
     text = lines(found)
-    assert text[1].startswith("  ") and text[4] == "  rank 3: left no dump: it ended, was killed, or is stuck outside Python"
+    assert text[1].startswith("  ") and text[4] == f"  rank 3: {NO_DUMP}"
     assert text[5] == "  rank 2: has not started it" and "3 dumps of 4 ranks, on 1 host:" in text
     found = diagnose(waiting((0, 1, 2)))
-    assert found.verdict == (
-        "rank 3 left no dump: it ended, was killed, or is stuck outside Python; ranks 0-2 wait in #12 of communicator 0, for up to 41 s"
-    )
+    assert found.verdict == (f"rank 3 {NO_DUMP}; ranks 0-2 wait in #12 of communicator 0, for up to 41 s")
     assert found.findings[0].kind == "behind"
 
 
