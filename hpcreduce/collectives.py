@@ -9,11 +9,12 @@ from typing import Any
 from hpcreduce.runtime import agreement, buffers, engines, operations
 from hpcreduce.runtime import wire as encoding
 from hpcreduce.runtime.buffers import Given
+from hpcreduce.runtime.calls import Call, fingerprint
 from hpcreduce.runtime.head import layout
 from hpcreduce.runtime.operations import DType, Operation
 from hpcreduce.runtime.plan import Plan
 from hpcreduce.runtime.program import compile_rounds
-from hpcreduce.runtime.state import Call, State, fingerprint
+from hpcreduce.runtime.state import State
 from hpcreduce.selection import LIBRARY_BELOW, check_types, choose
 
 

@@ -8,8 +8,9 @@ from mpi4py import MPI
 
 from hpcreduce.collectives import admit, check_timeout, kind, prepare, run
 from hpcreduce.runtime import agreement, buffers, operations, specs
+from hpcreduce.runtime.calls import Call
 from hpcreduce.runtime.operations import Array, Operation
-from hpcreduce.runtime.state import Call, State
+from hpcreduce.runtime.state import State
 from hpcreduce.selection import check_types, forbids, named
 
 

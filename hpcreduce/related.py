@@ -12,10 +12,11 @@ from hpcreduce.algorithms import ALGORITHMS, RELATED, Algorithm
 from hpcreduce.collectives import check_timeout
 from hpcreduce.runtime import agreement, buffers, operations
 from hpcreduce.runtime.buffers import Given
+from hpcreduce.runtime.calls import Call, fingerprint
 from hpcreduce.runtime.operations import Array, DType, Operation
 from hpcreduce.runtime.plan import Plan
 from hpcreduce.runtime.program import compile_rounds
-from hpcreduce.runtime.state import Call, State, fingerprint
+from hpcreduce.runtime.state import State
 from hpcreduce.schedule import partition
 from hpcreduce.selection import WINDOW, Choice, check_types, elements
 

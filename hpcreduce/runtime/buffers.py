@@ -141,7 +141,7 @@ def store(array: Array, given: Given) -> None:
     if not names:
         target = given.targets[0]
         shaped = array if target.ndim == 1 else array.reshape(target.shape)
-        if target.dtype is array.dtype:
+        if target.dtype == array.dtype:
             target[...] = shaped
         else:
             with np.errstate(over="ignore"):  # a sum of 16-bit floats may well be infinite

@@ -46,37 +46,33 @@ class Head(NamedTuple):
     width: int
     signed: bool
 
-    def write(self, array: Array, number: int) -> None:
-        """Put the number into the first elements."""
-        for index, value in enumerate(self._values(number)):
-            array[index] = value
-
-    def agrees(self, array: Array, number: int) -> bool:
-        """Return whether the reduced elements say that every rank wrote the same number."""
-        return bool(array[: self.length].tolist() == self._totals(number))
-
-    def _values(self, number: int) -> list[Any]:
+    def write(self, array: Array, number: int) -> list[Any]:
+        """Put the number into the first elements, and return what they are if every rank has written the same."""
         mask = (1 << self.bits) - 1
-        if self.rule == "pair":
-            pieces = [number >> shift & mask for shift in range(0, self.bits * self.length // 2, self.bits)]
-            return [value for piece in pieces for value in (piece, mask - piece)]
+        if self.length == 1 and self.rule == "sum":  # a sum: the most frequent kind
+            array[0] = value = number & mask
+            return [self._total(value)]
         pieces = [number >> shift & mask for shift in range(0, self.bits * self.length, self.bits)]
-        if self.rule == "odd":
-            return [piece << 1 | 1 for piece in pieces]
-        return [2.0**piece for piece in pieces] if self.rule == "power" else pieces
-
-    def _totals(self, number: int) -> list[Any]:
-        values = self._values(number)
         if self.rule == "pair":
-            return values
-        if self.rule == "power":
-            return [value**self.size for value in values]
-        if self.rule == "odd":
-            return [self._wrapped(pow(value, self.size, 1 << self.width)) for value in values]
-        return [self._wrapped(value * self.size) if self.width else value * self.size for value in values]
+            pieces = [value for piece in pieces[: self.length // 2] for value in (piece, mask - piece)]
+        elif self.rule == "odd":
+            pieces = [piece << 1 | 1 for piece in pieces]
+        values: list[Any] = [2.0**piece for piece in pieces] if self.rule == "power" else pieces
+        for index, value in enumerate(values):
+            array[index] = value
+        return values if self.rule == "pair" else [self._total(value) for value in values]
 
-    def _wrapped(self, value: int) -> int:
-        value &= (1 << self.width) - 1
+    def agrees(self, array: Array, totals: list[Any]) -> bool:
+        """Return whether the reduced elements are these."""
+        return bool(array[: self.length].tolist() == totals)
+
+    def _total(self, value: Any) -> Any:
+        """Return what an element becomes that every rank has written alike."""
+        if self.rule == "power":
+            return value**self.size
+        if not self.width:
+            return value * self.size
+        value = pow(value, self.size, 1 << self.width) if self.rule == "odd" else value * self.size % (1 << self.width)
         return value - (1 << self.width) if self.signed and value >> self.width - 1 else value
 
 

@@ -21,10 +21,11 @@ import numpy as np
 from hpcreduce.algorithms import ALGORITHMS
 from hpcreduce.runtime import buffers, departure, operations, wait
 from hpcreduce.runtime.buffers import Given
+from hpcreduce.runtime.calls import Call, fingerprint
 from hpcreduce.runtime.engines import Engine
 from hpcreduce.runtime.operations import OPERATIONS, Operation
 from hpcreduce.runtime.program import compile_rounds
-from hpcreduce.runtime.state import Call, State, attend, fingerprint
+from hpcreduce.runtime.state import State, attend
 from hpcreduce.runtime.stream import SizeError
 from hpcreduce.runtime.wait import in_flight
 
@@ -56,7 +57,7 @@ class Plan:
     _borrowed: Engine | None = None  # the engine that it belongs to, and that nothing else uses meanwhile
     _message: Any = None  # the array of that engine: head and work array
     _head: Any = None
-    _token = 0  # what this start's head says
+    _totals: list[Any] = []  # what the head is if all ranks mean the same  # noqa: RUF012
     _failure: BaseException | None = None
     _trouble = ""  # what arrived that cannot be right
     _plan = _starts = 0  # number of a persistent plan, and of its starts: ranks may start plans in any order
@@ -284,8 +285,8 @@ class Plan:
                 self._stream.start(self._work, (self._codec or self._operation).fold, tag)
             elif self._persistent:
                 if self._head:
-                    self._token = hash((self._mark, order[1]))  # the same on all ranks: integers have no hash seed
-                    self._head.write(self._message, self._token)
+                    token = hash((self._mark, order[1]))  # the same on all ranks: integers have no hash seed
+                    self._totals = self._head.write(self._message, token)
                 self._request.Start()
             else:
                 self._request = state.comm.Iallreduce(*self._arguments())
@@ -309,7 +310,7 @@ class Plan:
                     return left
             elif not self._request.Test():
                 return 1
-            elif self._head and not self._head.agrees(self._message, self._token):
+            elif self._head and not self._head.agrees(self._message, self._totals):
                 return self._accuse("the heads of the ranks' arrays differ")
             self._complete()
         except (self.state.library_error, SizeError) as error:

@@ -15,27 +15,19 @@ import os
 import threading
 import time
 import weakref
-import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
-from hpcreduce.algorithms import ALGORITHMS
-from hpcreduce.errors import (
-    BrokenCommunicatorError,
-    CollectiveTimeoutError,
-    HpcreduceError,
-    MismatchError,
-    PeerError,
-)
-from hpcreduce.runtime import wait
+from hpcreduce.errors import BrokenCommunicatorError, CollectiveTimeoutError, HpcreduceError, PeerError
+from hpcreduce.runtime import failures, wait
+from hpcreduce.runtime.calls import Call, tag
 from hpcreduce.runtime.control import Control
 from hpcreduce.runtime.engines import Engines
 from hpcreduce.runtime.inquiry import Inquiry, named
 from hpcreduce.runtime.program import Program
 from hpcreduce.runtime.recorder import Recorder
 from hpcreduce.runtime.stream import Stream
-from hpcreduce.selection import Choice
 
 DEFAULT_TIMEOUT = 600.0
 """Seconds that a collective may take, unless ``timeout=`` or ``HPCREDUCE_TIMEOUT`` says otherwise."""
@@ -46,79 +38,10 @@ CALLS = 64
 SETTLE = 0.5e-3
 """Seconds between two looks for a verdict."""
 
-_ERRORS = {
-    "mismatch": MismatchError,
-    "exit": MismatchError,
-    "peer": PeerError,
-    "timeout": CollectiveTimeoutError,
-}
-_ADVICE = {
-    "mismatch": "All ranks must make the same calls in the same order, with the same arguments. ",
-    "exit": "All ranks must make the same calls. ",
-    "peer": "",
-    "timeout": "",
-}
-_WAY_OUT = (
-    "This communicator cannot be used by hpcreduce any more; all ranks together can go on with "
-    "hpcreduce.Intracomm(comm).recover(), or with a duplicate (comm.Dup())"
-)
-
 _kept_alive: list[Any] = []  # requests and buffers of interrupted operations: the library may still write to them
 _numbers = itertools.count(1)  # of the communicators that this rank opens
 states: weakref.WeakSet[State] = weakref.WeakSet()  # of all communicators of this process
 on_verdict: list[Callable[[str], None]] = []  # called with a line that says what happened
-
-
-class Call(NamedTuple):
-    """One kind of call, prepared: the same for every call of this shape, dtype, op and algorithm.
-
-    Attributes
-    ----------
-    key : hashable
-        What is kept under this key stands for all calls of this kind.
-    work, result : numpy.dtype
-    choice : Choice
-    fingerprint : int
-        32 bits of what the ranks must agree on.
-    stream : Stream or None
-        None where the library's own call runs it.
-    op : mpi4py.MPI.Op or None
-        What that call is given; `None` for an operation of the user's own, which belongs to one call only.
-    text : str
-        The call in words.
-    codec : Codec or None
-        Where messages have another type than what is reduced in.
-    plan : Plan or None
-        For arrays that the library reduces in an engine: a plan that takes all calls of this kind in turn.
-    engine : tuple or None
-        The kind of engine that the library runs it in.
-    head : Head or None
-        What tells ranks that differ apart there, if the call is checked.
-    checked : bool
-        Ranks that differ are found before any gets a result.
-    """
-
-    key: Hashable
-    work: Any
-    result: Any
-    choice: Choice
-    fingerprint: int
-    stream: Stream | None
-    op: Any
-    text: str
-    codec: Any = None
-    plan: Any = None
-    engine: Any = None
-    head: Any = None
-    checked: bool = True
-
-    def __str__(self) -> str:
-        return self.text
-
-    def stale(self) -> bool:
-        """Whether the stream is in flight, or the table has another algorithm under this name by now."""
-        row = self.choice.algorithm
-        return self.stream is not None and (self.stream.busy or ALGORITHMS.get(row.name, row) is not row)
 
 
 class State:
@@ -241,7 +164,7 @@ class State:
         if self.closed or not self.opened:
             self.check()
         if not self.lock.acquire(False):
-            raise self._in_use()
+            raise failures.in_use(self.rank)
         try:
             self.condemn("recover() was called")
             self._untold = False
@@ -310,52 +233,31 @@ class State:
         if self.closed:
             raise ValueError(f"rank {self.rank}: {self.closed}")
         if self.lock.locked():
-            raise self._in_use()
+            raise failures.in_use(self.rank)
         if self.broken:
-            raise self._is_broken()
+            raise self._failure()
 
     def enter(self) -> None:
         """Claim the communicator for a call; whoever claims it releases `lock`."""
         if not self.lock.acquire(False):
-            raise self._in_use()
+            raise failures.in_use(self.rank)
         self.thread = threading.get_ident()
         if self.broken or self.frozen:
             try:
                 if self.frozen and not self.broken:
                     attend(self)
-                raise self._is_broken()
+                raise self._failure()
             finally:
                 self.lock.release()
 
-    def _in_use(self) -> HpcreduceError:
-        return HpcreduceError(
-            f"rank {self.rank}: a call on this communicator is going on, in another thread or around this one; "
-            "use a communicator per thread (comm.Dup())"
-        )
-
-    def _is_broken(self) -> HpcreduceError:
-        if self._untold:
+    def _failure(self) -> HpcreduceError:
+        """Return what a call raises after a failure: the verdict once, if no call has raised it yet."""
+        if self._untold and self.inquiry.verdict:
             self._untold = False
-            return self._verdict()
+            return failures.judged(self.rank, self.waiting(), self.inquiry.verdict)
         if not self.opened:
-            return BrokenCommunicatorError(
-                f"rank {self.rank}: this communicator cannot be used any more, since its first use failed "
-                f"({self.broken}); go on with a duplicate of another one: MPI is still busy duplicating this one"
-            )
-        reason = self.broken.splitlines()[0]
-        return BrokenCommunicatorError(f"rank {self.rank}: an earlier operation failed ({reason}). {_WAY_OUT}")
-
-    def _verdict(self) -> HpcreduceError:
-        """Return what this rank raises for the verdict."""
-        verdict = self.inquiry.verdict
-        assert verdict is not None
-        where = self.waiting()
-        error: HpcreduceError = _ERRORS[verdict.kind](
-            f"rank {self.rank}{where and ', ' + where}: {verdict.text}\n{_ADVICE[verdict.kind]}{_WAY_OUT}"
-        )
-        if not isinstance(error, MismatchError):
-            error.ranks = verdict.ranks  # type: ignore[attr-defined]
-        return error
+            return failures.never_opened(self.rank, self.broken)
+        return failures.broken(self.rank, self.broken)
 
     def condemn(self, reason: str = "") -> None:
         """End all operations here: there is a verdict, or a `reason` of this rank's own."""
@@ -365,9 +267,10 @@ class State:
             self._untold = verdict is not None
             if verdict:
                 for note in on_verdict:
-                    note(f"{_ERRORS[verdict.kind].__name__}: {verdict.text.splitlines()[0]}")
+                    note(failures.summary(verdict))
         for operation in [operation for operation in wait.in_flight if operation.state is self]:
-            operation.fail(self._verdict() if verdict else BrokenCommunicatorError(reason), tell=False)
+            error = failures.judged(self.rank, "", verdict) if verdict else BrokenCommunicatorError(reason)
+            operation.fail(error, tell=False)
 
     def give_up(self, reason: str) -> None:
         """Touch no data any more, since something is wrong or it has lasted too long; the verdict follows."""
@@ -469,23 +372,13 @@ def attend(own: State | None, peers: Iterable[int] = ()) -> None:
             break
         time.sleep(SETTLE)
     if own is not None and own.broken:
-        raise own._is_broken()
+        raise own._failure()
 
 
 def node_map(hosts: list[bytes]) -> tuple[int, ...]:
     """Return the number of each rank's node, from the names of their hosts."""
     known = {host: number for number, host in enumerate(dict.fromkeys(hosts))}
     return tuple(known[host] for host in hosts)
-
-
-def fingerprint(*description: Hashable) -> int:
-    """Return 32 bits of what a call is."""
-    return zlib.crc32(repr(description).encode())
-
-
-def tag(fingerprint: int, sequence: int, mask: int) -> int:
-    """Return the tag of every message of the collective number `sequence`; `mask` keeps it below TAG_UB."""
-    return (fingerprint ^ (sequence * 0x9E3779B1)) & mask
 
 
 def default_timeout() -> float:

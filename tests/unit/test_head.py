@@ -22,10 +22,9 @@ def totals(operation, work, numbers):
     head = layout(operation, work, len(numbers))
     arrays = [np.zeros(head.length + 1, work) for _ in numbers]
     with np.errstate(all="ignore"):
-        for array, number in zip(arrays, numbers, strict=True):
-            head.write(array, number)
+        expected = [head.write(array, number) for array, number in zip(arrays, numbers, strict=True)]
         total = functools.reduce(lambda a, b: operation.combine(a, b, out=np.empty_like(a)), arrays)
-    return [head.agrees(total, number) for number in numbers]
+    return [head.agrees(total, each) for each in expected]
 
 
 @pytest.mark.parametrize(("name", "char"), PAIRS)

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from hpcreduce.errors import CollectiveTimeoutError
-from hpcreduce.runtime import state, wait
+from hpcreduce.runtime import calls, state, wait
 
 
 class Waiter:
@@ -113,7 +113,7 @@ def test_default_timeout(monkeypatch):
 
 def test_tags_tell_calls_and_their_order_apart_and_stay_below_the_bound():
     mask = (1 << 29) - 1
-    calls = [state.fingerprint("allreduce", op, shape) for op in ("sum", "max") for shape in ((3,), (4,))]
-    tags = {state.tag(call, sequence, mask) for call in calls for sequence in range(1000)}
+    kinds = [calls.fingerprint("allreduce", op, shape) for op in ("sum", "max") for shape in ((3,), (4,))]
+    tags = {calls.tag(kind, sequence, mask) for kind in kinds for sequence in range(1000)}
     assert len(tags) > 3990  # a few of 4000 may meet by chance
     assert all(0 <= tag <= mask for tag in tags)
