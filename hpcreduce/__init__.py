@@ -11,6 +11,7 @@ from hpcreduce.collectives import allreduce, allreduce_init, iallreduce
 from hpcreduce.errors import (
     BrokenCommunicatorError,
     CollectiveTimeoutError,
+    DumpError,
     HpcreduceError,
     LaunchError,
     MismatchError,
@@ -35,6 +36,7 @@ __all__ = [
     "OPERATIONS",
     "BrokenCommunicatorError",
     "CollectiveTimeoutError",
+    "DumpError",
     "HpcreduceError",
     "Intracomm",
     "LaunchError",

@@ -13,7 +13,7 @@ import traceback
 from types import TracebackType
 from typing import Any
 
-from hpcreduce.runtime.state import states
+from hpcreduce.runtime.state import on_failure, states
 
 PATIENCE = 2.0
 """Seconds that a rank that failed gives the others to leave by themselves, before it ends the job."""
@@ -34,6 +34,8 @@ def watch() -> None:
             _failure[:] = [describe(error)]
             with contextlib.suppress(Exception):
                 say_goodbye()
+                for note in on_failure:
+                    note(f"{kind.__name__}: {error}".splitlines()[0])
 
     sys.excepthook = hook
     atexit.register(_leave)

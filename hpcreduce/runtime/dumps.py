@@ -1,4 +1,7 @@
-"""Dumps of the flight recorders into ``HPCREDUCE_DUMP_DIR``: on an error, on SIGUSR1, and on SIGTERM."""
+"""Dumps of the flight recorders into ``HPCREDUCE_DUMP_DIR``: on an error, on SIGUSR1, and on SIGTERM.
+
+A rank inside a call of C, such as a plain MPI call, dumps when it comes back.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ import time
 from typing import Any
 
 from hpcreduce.runtime import recorder
-from hpcreduce.runtime.state import State, on_verdict, states
+from hpcreduce.runtime.state import State, on_failure, states
 
 _place: list[Any] = []  # folder, rank and size in COMM_WORLD, once it is known
 
@@ -22,7 +25,7 @@ def install(folder: str, rank: int, size: int) -> None:
     if not folder or _place:
         return
     _place.extend([os.path.abspath(folder), rank, size])
-    on_verdict.append(write)
+    on_failure.append(write)
     if threading.current_thread() is threading.main_thread():
         for number in signal.SIGUSR1, signal.SIGTERM:
             _chain(number)

@@ -41,7 +41,7 @@ SETTLE = 0.5e-3
 _kept_alive: list[Any] = []  # requests and buffers of interrupted operations: the library may still write to them
 _numbers = itertools.count(1)  # of the communicators that this rank opens
 states: weakref.WeakSet[State] = weakref.WeakSet()  # of all communicators of this process
-on_verdict: list[Callable[[str], None]] = []  # called with a line that says what happened
+on_failure: list[Callable[[str], None]] = []  # called with a line that says what happened
 
 
 class State:
@@ -266,7 +266,7 @@ class State:
             self.broken = verdict.text if verdict else reason
             self._untold = verdict is not None
             if verdict:
-                for note in on_verdict:
+                for note in on_failure:
                     note(failures.summary(verdict))
         for operation in [operation for operation in wait.in_flight if operation.state is self]:
             error = failures.judged(self.rank, "", verdict) if verdict else BrokenCommunicatorError(reason)

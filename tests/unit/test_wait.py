@@ -64,7 +64,9 @@ def test_looks_around_after_a_while_and_then_now_and_then():
     with pytest.raises(CollectiveTimeoutError):
         wait.until(waiter, 0.5)
     assert waiter.looks[0] - start >= wait.LOOK
-    assert all(later - earlier >= 0.5 * wait.PAUSE for earlier, later in zip(waiter.looks, waiter.looks[1:], strict=False))
+    assert all(
+        later - earlier >= 0.5 * wait.PAUSE for earlier, later in zip(waiter.looks, waiter.looks[1:], strict=False)
+    )
     assert 2 < len(waiter.looks) <= 0.5 / wait.PAUSE
 
 
