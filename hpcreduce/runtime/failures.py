@@ -15,18 +15,20 @@ _ERRORS = {
     "mismatch": MismatchError,
     "exit": MismatchError,
     "peer": PeerError,
+    "death": PeerError,
     "timeout": CollectiveTimeoutError,
-}
-_ADVICE = {
-    "mismatch": "All ranks must make the same calls in the same order, with the same arguments. ",
-    "exit": "All ranks must make the same calls. ",
-    "peer": "",
-    "timeout": "",
 }
 _WAY_OUT = (
     "This communicator cannot be used by hpcreduce any more; all ranks together can go on with "
     "hpcreduce.Intracomm(comm).recover(), or with a duplicate (comm.Dup())"
 )
+_ADVICE = {
+    "mismatch": f"All ranks must make the same calls in the same order, with the same arguments. {_WAY_OUT}",
+    "exit": "All ranks must make the same calls; one that has left does not come back",
+    "peer": _WAY_OUT,
+    "death": "A rank that has left does not come back",
+    "timeout": _WAY_OUT,
+}
 
 
 def summary(verdict: Verdict) -> str:
@@ -37,7 +39,7 @@ def summary(verdict: Verdict) -> str:
 def judged(rank: int, where: str, verdict: Verdict) -> HpcreduceError:
     """Return what a rank raises for a verdict; `where` is what it waits for itself, or empty."""
     error: HpcreduceError = _ERRORS[verdict.kind](
-        f"rank {rank}{where and ', ' + where}: {verdict.text}\n{_ADVICE[verdict.kind]}{_WAY_OUT}"
+        f"rank {rank}{where and ', ' + where}: {verdict.text}\n{_ADVICE[verdict.kind]}"
     )
     if isinstance(error, (CollectiveTimeoutError, PeerError)):
         error.ranks = verdict.ranks

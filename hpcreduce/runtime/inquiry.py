@@ -49,7 +49,7 @@ class Verdict(NamedTuple):
     Attributes
     ----------
     kind : str
-        ``mismatch``, ``exit`` (a rank has left), ``peer`` (a rank has failed) or ``timeout``.
+        ``mismatch``, ``exit`` (a rank has left), ``peer`` (a rank has failed), ``death`` (and left) or ``timeout``.
     text : str
     ranks : tuple of int
         Those that did not come, have left, or have failed.
@@ -153,7 +153,10 @@ class Inquiry:
 
     def leave(self, why: str) -> None:
         """Tell that this rank leaves; `why` is the error that ends it, or empty."""
-        receivers = self._others() if self.size <= FAR else self._near()
+        everyone = [
+            rank for rank in range(self.size) if rank != self.rank
+        ]  # also who left: it may wait for us to leave
+        receivers = everyone if self.size <= FAR else self._near()
         self._send(BYE, {"state": self._state(), "why": why}, receivers)
 
     def _others(self) -> list[int]:
@@ -244,7 +247,7 @@ class Inquiry:
         order = _first_difference(states)
         if failed:
             why = "\n".join(self.gone[rank]["why"] for rank in failed)
-            return Verdict("peer", f"{named(failed)} failed and left:\n{why.rstrip()}", tuple(failed))
+            return Verdict("death", f"{named(failed)} failed and left:\n{why.rstrip()}", tuple(failed))
         ranks: tuple[int, ...] = ()
         if order and kind != "peer":
             kind, head = "mismatch", f"the ranks disagree about call {name(order)} on this communicator"

@@ -165,7 +165,7 @@ def test_a_rank_that_waits_on_another_communicator_answers():
     assert "waits on another communicator: another call" in verdict.text
 
 
-@pytest.mark.parametrize(("why", "kind"), [("", "exit"), ("ValueError: boom", "peer")])
+@pytest.mark.parametrize(("why", "kind"), [("", "exit"), ("ValueError: boom", "death")])
 def test_a_rank_that_left(why, kind):
     job = Job(3)
     for rank in range(3):

@@ -1,6 +1,5 @@
 """Waiting: ends when the work is done, at the deadline, or at a signal."""
 
-import itertools
 import os
 import signal
 import threading
