@@ -153,9 +153,7 @@ class Inquiry:
 
     def leave(self, why: str) -> None:
         """Tell that this rank leaves; `why` is the error that ends it, or empty."""
-        everyone = [
-            rank for rank in range(self.size) if rank != self.rank
-        ]  # also who left: it may wait for us to leave
+        everyone = [rank for rank in range(self.size) if rank != self.rank]  # who left may wait for us
         receivers = everyone if self.size <= FAR else self._near()
         self._send(BYE, {"state": self._state(), "why": why}, receivers)
 
