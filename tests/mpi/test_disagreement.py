@@ -13,6 +13,7 @@ from mpi4py import MPI
 from outcomes import all_raise, call, call_and_next, common, contribution, outcomes, recovered, total
 
 import hpcreduce
+from hpcreduce.schedule import Send, Span
 
 SIZE = MPI.COMM_WORLD.size
 pytestmark = [pytest.mark.mpi, pytest.mark.skipif(SIZE == 1, reason="one rank agrees with itself")]
@@ -31,7 +32,7 @@ KINDS = {
     "order": lambda usual: {"algorithm": "auto", "order": "rank"},
     "wire": lambda usual: {"algorithm": "auto", "wire": "bfloat16"},
     "segment": lambda usual: {"segment": 4096},
-    "iallreduce": lambda usual: {"name": "iallreduce"},
+    "iallreduce": lambda usual: {"name": "iallreduce", "algorithm": "auto"},  # "mpi" is not checked there
     "bcast": lambda usual: {"name": "bcast"},
     "reduce": lambda usual: {"name": "reduce"},
     "allgather": lambda usual: {"name": "allgather"},
@@ -275,7 +276,7 @@ def test_random_disagreements(comm):
     """Every size on every path: no rank returns, and afterwards all get the right result there."""
     draw = random.Random(20240607)
     paths = list(itertools.product(ALGORITHMS, NBYTES))
-    number = 204 if SIZE <= 3 else 60
+    number = 204 if SIZE <= 3 else 102
     for turn in range(number):
         algorithm, nbytes = paths[turn * 7 % len(paths)]
         usual = {"count": nbytes // 8, "algorithm": algorithm}
@@ -292,3 +293,28 @@ def test_random_disagreements(comm):
             raise AssertionError(f"turn {turn}: {kind} on {odd}, {usual}: {error}") from None
         hpcreduce.Intracomm(comm, timeout=20).recover()
         assert (call(comm, **usual) == total(comm, usual["count"])).all(), f"turn {turn}: {usual}"
+
+
+@pytest.mark.parametrize("count", [9, 600_000])
+@pytest.mark.parametrize("change", [-1, 1])
+@pytest.mark.parametrize("algorithm", ["tree", "ring", "recursive_doubling"])
+def test_messages_that_do_not_fit(comm, algorithm, change, count, monkeypatch):
+    """As if the tags of two different calls were equal by chance: the last rank sends too little, or too much."""
+    row = hpcreduce.ALGORITHMS[algorithm]
+
+    def changed(rank, size, count):
+        for verbs in row.rounds(rank, size, count):
+            yield tuple(longer(verb, count) if rank == size - 1 and isinstance(verb, Send) else verb for verb in verbs)
+
+    def longer(verb, count):
+        start, stop = verb.span
+        start, stop = (max(0, start - 1), stop) if change > 0 and stop == count else (start, min(count, stop + change))
+        return verb._replace(span=Span(start, stop))
+
+    monkeypatch.setitem(hpcreduce.ALGORITHMS, algorithm, row._replace(rounds=changed))
+    if change > 0 and algorithm != "ring":
+        pytest.skip("there is no more than all to send")
+    text = all_raise(comm, lambda: call(comm, count=count, algorithm=algorithm))
+    assert text.startswith("the ranks disagree, as the messages show that arrived")
+    monkeypatch.undo()
+    assert recovered(comm)
