@@ -304,6 +304,8 @@ class Plan:
 
     def step(self) -> int:
         """Do what can be done now; return how much is left, 0 when the result is where it belongs."""
+        if self.state.frozen:  # given up: what arrived cannot be right, and must not become a result
+            return 1
         try:
             if self._stream:
                 if left := self._stream.progress():
