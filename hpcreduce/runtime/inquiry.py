@@ -90,6 +90,7 @@ class Inquiry:
         self.gone: dict[int, dict[str, Any]] = {}
         self._views: dict[int, dict[str, Any]] = {}
         self._joined: dict[int, str] = {}
+        self._details: dict[int, str] = {}
         self._since = 0.0
         self._told: tuple[Any, ...] = ()
         self._sweep: list[int] = []
@@ -106,6 +107,7 @@ class Inquiry:
         elif kind == JOIN:
             self._views[source] = content["state"]
             self._joined.setdefault(source, content["reason"])
+            self._details[source] = content["detail"]
         elif kind == BYE:
             self.gone[source] = content
         elif self.verdict is None:
@@ -137,14 +139,14 @@ class Inquiry:
         if self.frozen:
             self._decide(now)
 
-    def join(self, reason: str, now: float) -> None:
-        """Give up, and tell all."""
+    def join(self, reason: str, now: float, detail: str = "") -> None:
+        """Give up, and tell all; `detail` is what only this rank knows of it."""
         if self.frozen or self.verdict:
             return
         self._since = now
-        self._joined[self.rank] = reason
+        self._joined[self.rank], self._details[self.rank] = reason, detail
         self._views[self.rank] = self._state()
-        self._send(JOIN, {"reason": reason, "state": self._views[self.rank]}, self._others())
+        self._send(JOIN, {"reason": reason, "detail": detail, "state": self._views[self.rank]}, self._others())
 
     def fail(self, text: str) -> None:
         """Tell all that this rank has failed: the verdict is known at once."""
@@ -247,16 +249,17 @@ class Inquiry:
             why = "\n".join(self.gone[rank]["why"] for rank in failed)
             return Verdict("death", f"{named(failed)} failed and left:\n{why.rstrip()}", tuple(failed))
         ranks: tuple[int, ...] = ()
+        detail = next((self._details[rank] for rank in here if self._joined[rank] == kind and self._details[rank]), "")
         if order and kind != "peer":
             kind, head = "mismatch", f"the ranks disagree about call {name(order)} on this communicator"
         elif kind == "exit":
             ranks = tuple(sorted(self.gone))
             head = f"{named(ranks)} left, and others wait for it"
         elif kind == "mismatch":
-            head = "the ranks disagree, as the messages show that arrived"
+            head = f"what arrived cannot be right, {detail}"
         else:
             ranks = tuple(absent)
-            head = f"{named(absent)} did not come" if absent else "all ranks are there, yet it does not finish"
+            head = f"{detail}, {named(absent)} did not come" if absent else f"{detail}, though all ranks are there"
         lines = self._table(states, order, absent)
         return Verdict(kind, head + ":\n" + "\n".join(lines), ranks)
 

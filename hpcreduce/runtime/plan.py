@@ -59,7 +59,6 @@ class Plan:
     _head: Any = None
     _totals: list[Any] = []  # what the head is if all ranks mean the same  # noqa: RUF012
     _failure: BaseException | None = None
-    _trouble = ""  # what arrived that cannot be right
     _plan = _starts = 0  # number of a persistent plan, and of its starts: ranks may start plans in any order
     _order = (0, 0)
     _left = -1  # by the last test, which saw that something moved at `_moved`
@@ -324,8 +323,7 @@ class Plan:
 
     def _accuse(self, trouble: str) -> int:
         """Give up, since this arrived that cannot be right; the verdict comes while it is waited for."""
-        self._trouble = trouble
-        self.state.give_up("mismatch")
+        self.state.give_up("mismatch", trouble)
         return 1
 
     def _complete(self) -> None:
@@ -354,7 +352,7 @@ class Plan:
 
     def where(self) -> str:
         """Return what it waits for, in words."""
-        return self._trouble or (self._stream.where() if self._stream else "waiting for other ranks to enter it")
+        return self._stream.where() if self._stream else "waiting for other ranks to enter it"
 
     def look(self) -> None:
         """Find out with the other ranks why nothing moves; raise what is found."""
@@ -363,8 +361,7 @@ class Plan:
 
     def expire(self, timeout: float) -> None:
         """Give up, since the time-out has passed; raise the verdict."""
-        self._trouble = f"not finished after {timeout:g} s, {self.where()}"
-        self.state.give_up("timeout")
+        self.state.give_up("timeout", f"not finished after {timeout:g} s")
         self.look()
 
     def fail(self, error: BaseException, tell: bool = True) -> None:

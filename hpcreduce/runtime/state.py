@@ -272,9 +272,9 @@ class State:
             error = failures.judged(self.rank, "", verdict) if verdict else BrokenCommunicatorError(reason)
             operation.fail(error, tell=False)
 
-    def give_up(self, reason: str) -> None:
+    def give_up(self, reason: str, detail: str) -> None:
         """Touch no data any more, since something is wrong or it has lasted too long; the verdict follows."""
-        self.inquiry.join(reason, time.monotonic())
+        self.inquiry.join(reason, time.monotonic(), detail)
         self.frozen = True
 
     def listen(self, peers: Iterable[int], concerned: bool) -> None:

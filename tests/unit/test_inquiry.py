@@ -135,10 +135,14 @@ def test_deadline(absent):
     job.away = absent
     job.turn()
     first = min({0, 1, 2, 3} - absent)
-    job.ranks[first].join("timeout", job.now)
+    job.ranks[first].join("timeout", job.now, "not finished after 3 s")
     start = job.now
     verdict = same(job.run())
-    assert verdict.kind == "timeout" and verdict.ranks == tuple(sorted(absent)) and "did not come" in verdict.text
+    assert (
+        verdict.kind == "timeout"
+        and verdict.ranks == tuple(sorted(absent))
+        and "not finished after 3 s, rank" in verdict.text
+    )
     assert "others last completed #1, the call before" in verdict.text
     assert COLLECT <= job.now - start < COLLECT + 0.1
     job.away = set()
@@ -151,9 +155,13 @@ def test_deadline_with_all_there_names_what_each_waits_for():
     job = Job(2)
     for rank in range(2):
         job.call(rank, "the call")
-    job.ranks[1].join("timeout", job.now)
+    job.ranks[1].join("timeout", job.now, "not finished after 3 s")
     verdict = same(job.run())
-    assert verdict.kind == "timeout" and not verdict.ranks and "all ranks are there" in verdict.text
+    assert (
+        verdict.kind == "timeout"
+        and not verdict.ranks
+        and "not finished after 3 s, though all ranks are there" in verdict.text
+    )
 
 
 def test_a_rank_that_waits_on_another_communicator_answers():
