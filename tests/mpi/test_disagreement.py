@@ -179,7 +179,7 @@ def test_a_plan_is_no_call(comm, nbytes):
     """Plans may be started in any order among calls, so that it may take until the deadline."""
     name = "allreduce_init" if comm.rank == SIZE - 1 else "allreduce"
     ends_in_one_way(
-        comm, lambda: call(comm, name=name, count=nbytes // 8, timeout=1.5), "allreduce_init(", "allreduce("
+        comm, lambda: call(comm, name=name, count=nbytes // 8, timeout=0.8), "allreduce_init(", "allreduce("
     )
 
 
@@ -249,7 +249,7 @@ def test_plans_made_in_another_order(comm, algorithm, nbytes):
 
 def test_plans_started_unequally_often(comm):
     """One rank starts a plan once more, the others go on with a call."""
-    plan = hpcreduce.allreduce_init(comm, np.ones(5), timeout=1.5)
+    plan = hpcreduce.allreduce_init(comm, np.ones(5), timeout=0.8)
     plan.Start()
     plan.Wait()
 
@@ -257,7 +257,7 @@ def test_plans_started_unequally_often(comm):
         if comm.rank == 0:
             plan.Start()
             plan.Wait()
-        hpcreduce.allreduce(comm, 1, timeout=1.5)
+        hpcreduce.allreduce(comm, 1, timeout=0.8)
 
     ends_in_one_way(comm, work, "plan 1, start 2", "call #")
 
