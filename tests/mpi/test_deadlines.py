@@ -11,8 +11,7 @@ import hpcreduce
 
 SIZE = MPI.COMM_WORLD.size
 pytestmark = [pytest.mark.mpi, pytest.mark.skipif(SIZE == 1, reason="one rank waits for nobody")]
-PATHS = [("auto", 5), ("auto", 100_000), ("mpi", 100_000), ("ring", 100_000), ("tree", 5), ("direct", 5)]
-every_path = pytest.mark.parametrize(("algorithm", "count"), PATHS)
+PATHS = [("auto", 5), ("mpi", 100_000), ("ring", 100_000), ("tree", 5)]
 WAY_OUT = r"recover\(\), or with a duplicate \(comm\.Dup\(\)\)"
 
 
@@ -42,23 +41,24 @@ def one_timeout(found, absent=None):
     return texts[0]
 
 
-@every_path
-@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize(
+    ("algorithm", "count", "number"), [(*path, 1) for path in PATHS] + [("auto", 5, 2), ("ring", 100_000, 2)]
+)
 def test_who_does_not_come_and_where_it_is_waited_for(comm, algorithm, count, number):
     if number >= SIZE:
         pytest.skip("somebody must wait")
     absent = {(count + rank) % SIZE for rank in range(number)}
     assert hpcreduce.allreduce(comm, comm.rank, op="max", timeout=20) == SIZE - 1
-    found = late(comm, absent, lambda: call(comm, count=count, algorithm=algorithm, timeout=0.4))
+    found = late(comm, absent, lambda: call(comm, count=count, algorithm=algorithm, timeout=0.2))
     text = one_timeout(found, absent)
     who = "rank " if number == 1 else "ranks "
     assert text.startswith(who) and "did not come:" in text
     assert "in no call on this communicator" in text and "last completed #" in text and "op max" in text
     assert f"shape ({count},)" in text and "outcomes.py:" in text
     waiting = [outcome.text for rank, outcome in enumerate(found) if rank not in absent]
-    if algorithm in ("ring", "tree", "direct"):
+    if algorithm in ("ring", "tree"):
         assert all("waiting for a message from rank" in line and ", round " in line for line in waiting), waiting
-    assert any("not finished after 0.4 s" in line for line in waiting), waiting
+    assert any("not finished after 0.2 s" in line for line in waiting), waiting
     with pytest.raises(hpcreduce.BrokenCommunicatorError, match=rf"(?s)earlier operation failed.*{WAY_OUT}"):
         hpcreduce.allreduce(comm, 1)
     assert recovered(comm)
@@ -67,13 +67,15 @@ def test_who_does_not_come_and_where_it_is_waited_for(comm, algorithm, count, nu
 
 @pytest.mark.parametrize("name", ["iallreduce", "allreduce_init", "reduce_scatter", "allgather"])
 def test_every_call_has_a_deadline(comm, name):
-    found = late(comm, {0}, lambda: call(comm, name=name, count=50, timeout=0.4))
+    assert hpcreduce.allreduce(comm, 1) == SIZE
+    found = late(comm, {0}, lambda: call(comm, name=name, count=50, timeout=0.2))
     assert f"{name}(" in one_timeout(found, {0})
     assert recovered(comm)
 
 
-@every_path
+@pytest.mark.parametrize(("algorithm", "count"), PATHS[:2] if SIZE % 2 else PATHS[2:])
 def test_the_shortest_timeout_counts_for_all(comm, algorithm, count):
+    assert hpcreduce.allreduce(comm, 1) == SIZE
     timeout = 0.3 if comm.rank == 1 else 60
     one_timeout(late(comm, {0}, lambda: call(comm, count=count, algorithm=algorithm, timeout=timeout)), {0})
     assert recovered(comm)
@@ -91,19 +93,19 @@ def test_the_timeout_of_the_environment(comm, monkeypatch):
     assert recovered(comm)
 
 
-@pytest.mark.parametrize("delay", [0.2, 0.35, 0.5, 0.58, 0.6, 0.62, 0.8])
+@pytest.mark.parametrize("delay", [0.1, 0.25, 0.49, 0.51, 0.7])
 def test_a_rank_that_comes_at_any_time(comm, delay):
-    """Before the deadline of 0.3 s it is in time; while the others collect who is there, and later, it is not."""
+    """Before the deadline of 0.2 s it is in time; while the others collect who is there, and later, it is not."""
 
     def work():
         if comm.rank == 0:
             time.sleep(delay)
-        return hpcreduce.allreduce(comm, contribution(comm, 20), algorithm="ring", timeout=0.3)
+        return hpcreduce.allreduce(comm, contribution(comm, 20), algorithm="ring", timeout=0.2)
 
     assert hpcreduce.allreduce(comm, 1) == SIZE
     comm.Barrier()
     found = outcomes(comm, work)
-    if {outcome.error for outcome in found} != {""} or delay > 0.5:
+    if {outcome.error for outcome in found} != {""} or delay > 0.4:
         one_timeout(found)
         assert recovered(comm)
 
@@ -136,6 +138,8 @@ def test_handles_and_plans_end_with_their_communicator(comm, algorithm):
 
 
 def test_a_handle_that_is_tested_ends_when_another_rank_gives_up(comm):
+    assert hpcreduce.allreduce(comm, 1) == SIZE
+
     def work():
         if comm.rank == 0:
             return call(comm, algorithm="tree")
@@ -152,15 +156,12 @@ def test_ranks_that_wait_on_different_communicators(comm):
     """The text says where a rank waits that did not come."""
     one, two = comm.Dup(), comm.Dup()
     assert hpcreduce.allreduce(one, 1) == hpcreduce.allreduce(two, 1) == SIZE
-    own = one if comm.rank == 0 else two
-    found = outcomes(
-        comm, lambda: hpcreduce.allreduce(own, np.ones(5 + comm.rank // SIZE), algorithm="tree", timeout=0.5)
-    )
+    own, timeout = (one, 0.3) if comm.rank == 0 else (two, 1)
+    found = outcomes(comm, lambda: hpcreduce.allreduce(own, np.ones(5), algorithm="tree", timeout=timeout))
     assert [outcome.error for outcome in found] == ["CollectiveTimeoutError"] * SIZE, found
-    for rank, outcome in enumerate(found):
-        assert outcome.ranks == (tuple(range(1, SIZE)) if rank == 0 else (0,)), found
-        assert "did not come" in outcome.text, found
-        assert "waits on another communicator: allreduce(op sum, dtype float64, shape (5,)" in outcome.text, found
+    assert "waits on another communicator: allreduce(op sum, dtype float64, shape (5,)" in found[0].text, found
+    assert all("did not come" in outcome.text for outcome in found), found
+    assert [outcome.ranks for outcome in found] == [tuple(range(1, SIZE)), *[(0,)] * (SIZE - 1)], found
     assert recovered(one) and recovered(two)
     one.Free()
     two.Free()

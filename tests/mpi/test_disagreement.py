@@ -6,6 +6,7 @@ A test named with an id holds a case from the project's list of faults that were
 import functools
 import itertools
 import random
+import time
 
 import numpy as np
 import pytest
@@ -178,7 +179,7 @@ def test_a_plan_is_no_call(comm, nbytes):
     """Plans may be started in any order among calls, so that it may take until the deadline."""
     name = "allreduce_init" if comm.rank == SIZE - 1 else "allreduce"
     ends_in_one_way(
-        comm, lambda: call(comm, name=name, count=nbytes // 8, timeout=1.5), "allreduce_init(", "allreduce("
+        comm, lambda: call(comm, name=name, count=nbytes // 8, timeout=0.8), "allreduce_init(", "allreduce("
     )
 
 
@@ -248,7 +249,7 @@ def test_plans_made_in_another_order(comm, algorithm, nbytes):
 
 def test_plans_started_unequally_often(comm):
     """One rank starts a plan once more, the others go on with a call."""
-    plan = hpcreduce.allreduce_init(comm, np.ones(5), timeout=1.5)
+    plan = hpcreduce.allreduce_init(comm, np.ones(5), timeout=0.8)
     plan.Start()
     plan.Wait()
 
@@ -256,9 +257,54 @@ def test_plans_started_unequally_often(comm):
         if comm.rank == 0:
             plan.Start()
             plan.Wait()
-        hpcreduce.allreduce(comm, 1, timeout=1.5)
+        hpcreduce.allreduce(comm, 1, timeout=0.8)
 
     ends_in_one_way(comm, work, "plan 1, start 2", "call #")
+
+
+@pytest.mark.parametrize("name", ["bcast", "reduce"])
+@pytest.mark.parametrize("count", [5, 100_000])
+def test_roots_differ(comm, name, count):
+    """Also where each rank takes itself for the root, and so waits for none."""
+
+    def work():
+        mine = contribution(comm, count)
+        getattr(hpcreduce, name)(comm, mine, root=comm.rank % 2, timeout=20)
+        allreduce(comm, 1)
+
+    text = all_raise(comm, work)
+    assert "root 0" in text and "root 1" in text
+    assert recovered(comm)
+
+
+@pytest.mark.skipif(SIZE < 3, reason="a third rank")
+def test_a_third_rank_in_its_own_code(comm):
+    """Two find out, without waiting for it long; it gets the same error in its next call."""
+    assert allreduce(comm, 1) == SIZE
+
+    def work():
+        if comm.rank == 2:
+            time.sleep(0.8)
+        call(comm, count=5 + (comm.rank == 0), algorithm="direct")
+
+    text = all_raise(comm, work, seconds=6)
+    assert "rank 2: in no call on this communicator; others last completed #2" in text
+    assert recovered(comm)
+
+
+def test_a_rank_far_ahead_of_what_is_wrong(comm):
+    """The root of broadcasts, whose first one is unlike that of the others, has made all of them."""
+
+    def work(number):
+        if comm.rank > 0:
+            time.sleep(0.2)
+        for turn in range(number):
+            hpcreduce.bcast(comm, np.ones(5 + (comm.rank == turn == 0)), timeout=3)
+        allreduce(comm, 1)
+
+    for number in 50, 500:
+        assert "bcast" in all_raise(comm, functools.partial(work, number), seconds=2.5)
+        assert recovered(comm)
 
 
 def test_two_communicators_stay_apart(comm):
@@ -272,8 +318,9 @@ def test_two_communicators_stay_apart(comm):
     other.Free()
 
 
-def test_random_disagreements(comm):
+def test_random_disagreements(comm, monkeypatch):
     """Every size on every path: no rank returns, and afterwards all get the right result there."""
+    monkeypatch.setattr(hpcreduce.runtime.wait, "LOOK", 0.01)  # less patience: more of them in less time
     draw = random.Random(20240607)
     paths = list(itertools.product(ALGORITHMS, NBYTES))
     number = 204 if SIZE <= 3 else 102
