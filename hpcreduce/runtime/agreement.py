@@ -85,7 +85,8 @@ def _begin() -> None:
 
 def _close(comm: Any, keyval: int, found: State) -> None:
     found.close("comm was freed, or MPI finalized")
-    found.free()
+    if _running:  # MPI_Finalize frees the duplicates itself; MPICH cannot free one that a message waits on
+        found.free()
 
 
 def _close_all(comm: Any, keyval: int, nothing: None) -> None:

@@ -60,7 +60,7 @@ def write(reason: str) -> None:
         "pid": os.getpid(),
         "time": now,
         "reason": reason,
-        "stack": recorder.stack(lambda module: module == __name__),
+        "stack": recorder.stack(lambda module: module in (__name__, recorder.__name__)),
         "communicators": [_communicator(each, now) for each in list(states) if each.identity],
     }
     path = os.path.join(folder, f"rank-{rank}.json")
