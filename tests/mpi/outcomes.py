@@ -12,7 +12,7 @@ SECONDS = 5.0
 """Within which ranks that are all there find out that they disagree."""
 
 COMMON = re.compile(
-    r"^rank \d+(, .*?)?: ((the ranks disagree|all ranks are there|ranks? [\d,-]+ (did not come|left|has failed)).*)",
+    r"^rank \d+(, .*?)?: ((the ranks disagree|what arrived|not finished after|ranks? [\d,-]+ (left|failed|has failed)).*)",
     re.DOTALL,
 )
 """The text of a verdict: first what the rank says of itself, then what all say alike."""
