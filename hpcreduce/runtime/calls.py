@@ -1,4 +1,4 @@
-"""Calls, as they are prepared once for all of a kind, and the tags of their messages. Pure."""
+"""Calls, as they are prepared once for all of a kind. Pure."""
 
 from __future__ import annotations
 
@@ -66,8 +66,3 @@ class Call(NamedTuple):
 def fingerprint(*description: Hashable) -> int:
     """Return 32 bits of what a call is."""
     return zlib.crc32(repr(description).encode())
-
-
-def tag(fingerprint: int, sequence: int, mask: int) -> int:
-    """Return the tag of every message of the collective number `sequence`; `mask` keeps it below TAG_UB."""
-    return (fingerprint ^ (sequence * 0x9E3779B1)) & mask

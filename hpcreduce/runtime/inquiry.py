@@ -174,6 +174,11 @@ class Inquiry:
     def _state(self) -> dict[str, Any]:
         """Return what this rank did, for the others."""
         waiting, elsewhere = self.circumstances()
+        pending, done = self.recorder.pending, self.recorder.completed()[-2:]
+        known = self.recorder.known()
+        asked = {tuple(call[:2]) for view in self._views.values() for call in view["pending"]}
+        asked -= {entry.order for entry in [*pending, *done]}
+        done = [*(known[order] for order in sorted(asked & known.keys())[:4]), *done]  # what others still wait for
 
         def told(entries: Iterable[Any]) -> list[Any]:
             return [[*entry.order, entry.fingerprint, _short(entry.what), entry.at] for entry in entries]
@@ -182,8 +187,8 @@ class Inquiry:
             "next": self.recorder.sequence + 1,
             "plans": self.recorder.plans,
             "starts": list(self.recorder.starts.items()),
-            "pending": told(self.recorder.pending[:4]),
-            "done": told(self.recorder.completed()[-2:]),
+            "pending": told(pending[:4]),
+            "done": told(done),
             "waiting": waiting,
             "elsewhere": elsewhere,
         }
@@ -204,10 +209,10 @@ class Inquiry:
     def _differs(self) -> bool:
         """Return whether any rank describes an operation otherwise than this one does."""
         states = [*self._views.values(), *(farewell["state"] for farewell in self.gone.values())]
+        mine = self.recorder.known()
         for state in states:
             for plan, number, fingerprint, *_ in state["pending"] + state["done"]:
-                mine = self.recorder.find((plan, number))
-                if mine and mine.fingerprint != fingerprint:
+                if (plan, number) in mine and mine[plan, number].fingerprint != fingerprint:
                     return True
         return False
 

@@ -280,12 +280,11 @@ class Plan:
             if not order[1] & GLANCE or state.recorder.away > wait.LOOK:
                 state.glance()
             if self._stream:
-                tag = state.tag(self._mark, order[1])
+                tag = state.tag(state.recorder.token)
                 self._stream.start(self._work, (self._codec or self._operation).fold, tag)
             elif self._persistent:
                 if self._head:
-                    token = hash((self._mark, order[1]))  # the same on all ranks: integers have no hash seed
-                    self._totals = self._head.write(self._message, token)
+                    self._totals = self._head.write(self._message, state.recorder.token)
                 self._request.Start()
             else:
                 self._request = state.comm.Iallreduce(*self._arguments())

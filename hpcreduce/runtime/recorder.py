@@ -1,6 +1,6 @@
 """The flight recorder: what this rank started on one communicator, and what of it is not complete.
 
-It costs less than a microsecond per call, and keeps the last `KEPT` calls.
+It costs less than a microsecond per call, and keeps the last `REMEMBERED` calls.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from types import CodeType
 from typing import Any, NamedTuple
 
 KEPT = 64
-"""Calls that are remembered."""
+"""Calls that a dump tells of at most, besides those that are pending."""
+
+REMEMBERED = 1024
+"""Calls that are remembered, so that a rank far ahead can still be asked."""
 
 VERSION = 1
 """Of the format of dumps."""
@@ -72,6 +75,9 @@ class Recorder:
         Persistent plans made so far.
     starts : dict
         Plan -> how often it was started, for the latest plans.
+    token : int
+        A number that the ranks share for the call begun last if all before it were the same on them too: it goes into
+        the tags of its messages. For the start of a persistent plan it depends on this plan alone.
     ended : float
         When the last one was completed, by the monotonic clock; 0 before.
     away : float
@@ -81,9 +87,10 @@ class Recorder:
     def __init__(self) -> None:
         self.sequence = self.plans = 0
         self.starts: dict[int, int] = {}
-        self.kept: deque[tuple[Any, ...]] = deque(maxlen=KEPT)
+        self.kept: deque[tuple[Any, ...]] = deque(maxlen=REMEMBERED)
         self._pending: dict[tuple[int, int], tuple[Any, ...]] = {}
         self.ended = self.away = 0.0
+        self.token = self._chain = 0
 
     def plan(self) -> int:
         """Return the number of a new persistent plan."""
@@ -97,8 +104,10 @@ class Recorder:
         """Note that a call is made, and return its order; `plan` is 0 but for the start of a persistent plan."""
         if plan:
             self.starts[plan] = start
+            self.token = hash((fingerprint, start))  # the same on all ranks: integers have no hash seed
         else:
             self.sequence = start = self.sequence + 1
+            self.token = self._chain = hash((self._chain, fingerprint))
         order = plan, start
         frame = sys._getframe(3)
         while frame.f_globals.get("__name__") in _OURS and frame.f_back is not None:
@@ -126,8 +135,8 @@ class Recorder:
         return [Entry(*entry) for entry in list(self._pending.values())]
 
     def completed(self) -> list[Entry]:
-        """Return the completed calls that are remembered, the oldest first."""
-        return [Entry(*entry) for entry in list(self.kept) if entry[0] not in self._pending]
+        """Return the last calls that are complete, the oldest first."""
+        return [Entry(*entry) for entry in list(self.kept)[-KEPT:] if entry[0] not in self._pending]
 
     def all(self) -> list[Entry]:
         """Return what is pending or remembered, the oldest first."""
@@ -136,11 +145,9 @@ class Recorder:
             Entry(*entry) for entry in list(self.kept)
         ]
 
-    def find(self, order: tuple[int, int]) -> Entry | None:
-        """Return the call of this order, `None` if it was not made, or long ago."""
-        if entry := self._pending.get(order):
-            return Entry(*entry)
-        return next((Entry(*entry) for entry in reversed(list(self.kept)) if entry[0] == order), None)
+    def known(self) -> dict[tuple[int, int], Entry]:
+        """Return all calls that are remembered, by their order."""
+        return {entry[0]: Entry(*entry) for entry in [*self._pending.values(), *self.kept]}
 
 
 def name(order: Sequence[int]) -> str:

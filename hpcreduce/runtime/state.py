@@ -2,7 +2,7 @@
 
 Rules that hold here:
 
-* Every message's tag comes from `tag`. Ranks that disagree about a call, or about which call it is, do not match.
+* Every message's tag comes from `Recorder.token`: ranks that disagree about a call, or one before it, do not match.
 * Data travels on one duplicate, control messages on another. A failure breaks both; `State.recover` makes new ones.
 * No environment variable is read after the state is made.
 """
@@ -21,7 +21,7 @@ from typing import Any
 
 from hpcreduce.errors import BrokenCommunicatorError, CollectiveTimeoutError, HpcreduceError, PeerError
 from hpcreduce.runtime import failures, wait
-from hpcreduce.runtime.calls import Call, tag
+from hpcreduce.runtime.calls import Call
 from hpcreduce.runtime.control import Control
 from hpcreduce.runtime.engines import Engines
 from hpcreduce.runtime.inquiry import Inquiry, named
@@ -224,9 +224,10 @@ class State:
             self.calls.popitem(last=False)
         return self.used(call)
 
-    def tag(self, fingerprint: int, number: int) -> int:
-        """Return the tag of the messages of one collective, which all ranks should describe alike."""
-        return tag(fingerprint, number, self._mask)
+    def tag(self, token: int) -> int:
+        """Return the tag of the messages of a call, from the number that all ranks should share."""
+        tag: int = token & self._mask
+        return tag
 
     def check(self) -> None:
         """Raise if the communicator is gone, a call is going on, or one failed."""

@@ -10,6 +10,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -138,8 +139,9 @@ class Stream:
         for request in canceled:
             request.Cancel()
         end = time.monotonic() + CANCEL
-        while not all(request.Test() for request in canceled) and time.monotonic() < end:
-            pass  # so that late data cannot land in the caller's buffer
+        with contextlib.suppress(Exception):  # such as for a message that did not fit
+            while not all(request.Test() for request in canceled) and time.monotonic() < end:
+                pass  # so that late data cannot land in the caller's buffer
         return [self._receiving, self._sending, self._buffer, self._steps]
 
     def peer(self) -> int | None:

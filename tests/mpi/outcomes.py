@@ -12,7 +12,8 @@ SECONDS = 5.0
 """Within which ranks that are all there find out that they disagree."""
 
 COMMON = re.compile(
-    r"^rank \d+(, .*?)?: ((the ranks disagree|what arrived|not finished after|ranks? [\d,-]+ (left|failed|has failed)).*)",
+    r"^rank \d+(, .*?)?: "
+    r"((the ranks disagree|what arrived|not finished after|ranks? [\d,-]+ (left|failed|has failed)).*)",
     re.DOTALL,
 )
 """The text of a verdict: first what the rank says of itself, then what all say alike."""

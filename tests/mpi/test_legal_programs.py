@@ -102,7 +102,7 @@ class Run:
     derandomize=True,
     database=None,
     deadline=None,
-    max_examples=30 if SIZE <= 3 else 20,
+    max_examples=30 if SIZE <= 3 else 12,
     phases=[Phase.generate],  # all ranks draw the same, as long as none of them goes its own way
     suppress_health_check=list(HealthCheck),
 )

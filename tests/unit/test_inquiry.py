@@ -5,7 +5,7 @@ import random
 import pytest
 
 from hpcreduce.runtime.inquiry import BYE, COLLECT, DECIDER, GROUPS, JOIN, STATE, Inquiry
-from hpcreduce.runtime.recorder import KEPT, PLANS, Recorder
+from hpcreduce.runtime.recorder import KEPT, PLANS, REMEMBERED, Recorder
 
 
 def begin(recorder, *arguments):
@@ -257,11 +257,13 @@ def test_recorder_is_bounded_and_knows_the_place():
     for number in range(1, 3 * KEPT):
         order = begin(recorder, number, f"call {number}")
         assert order == (0, number) and recorder.busy
-        place = recorder.find(order).at
+        place = recorder.known()[order].at
         assert place.startswith("test_inquiry.py:") and place.endswith(" in begin")
         recorder.complete(order)
     assert len(recorder.all()) == len(recorder.completed()) == KEPT and not recorder.busy
-    assert recorder.find((0, 1)) is None and recorder.find((0, 3 * KEPT - 1)).what == f"call {3 * KEPT - 1}"
+    for number in range(REMEMBERED):
+        recorder.complete(begin(recorder, number, "more"))
+    assert len(recorder.known()) == REMEMBERED and (0, 3 * KEPT - 1) not in recorder.known()
     for _ in range(2 * PLANS):
         recorder.plan()
     assert len(recorder.starts) == PLANS and recorder.plans == 2 * PLANS
@@ -272,4 +274,4 @@ def test_recorder_never_forgets_what_is_pending():
     first = begin(recorder, 1, "the first")
     for number in range(2, 2 * KEPT):
         recorder.complete(begin(recorder, number, "others"))
-    assert recorder.pending[0].order == first and recorder.all()[0].order == first and recorder.find(first)
+    assert recorder.pending[0].order == first and recorder.all()[0].order == first and first in recorder.known()
