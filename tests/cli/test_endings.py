@@ -282,3 +282,35 @@ def test_no_signal_is_caught_without_the_variable(ends, dumping):
     job.signal(signal.SIGTERM, [1], dumps=False)
     result = job.end()
     assert result.status in (signal.SIGTERM, 128 + signal.SIGTERM) and not job.dumps.exists(), result
+
+
+def test_all_fail_before_the_first_call_and_all_are_heard(ends):
+    result = ends("all_before_the_first_call", 3)
+    assert result.status != 0, result
+    assert all(f"ValueError: rank {rank} is unhappy" in result.err for rank in range(3)), result
+
+
+def test_H01_hook_of_the_user_that_does_not_call_ours(ends):
+    result = ends("with_a_hook_of_the_user")
+    assert result.status != 0 and "my hook: rank 1 is unhappy" in result.err, result
+
+
+def test_calls_from_atexit_registered_before_ours(ends):
+    result = ends("reduces_at_exit_registered_early")
+    assert (result.status, result.err) == (0, ""), result
+    assert sorted(result.out.splitlines()) == ["rank 0 got 2", "rank 1 got 2"], result
+
+
+def test_dump_of_a_rank_that_has_made_no_call_yet(dumping):
+    job = dumping("one_sleeps_before_the_first_call", 3)
+    job.signal(signal.SIGUSR1, range(3))
+    said = job.doctor()
+    assert said.startswith("rank 2 is behind"), said
+    assert f"now at endings.py:{line('asleep')} in sleep_until" in said, said
+    assert job.go_on().status == 0
+
+
+def test_H13_sigterm_ends_ranks_inside_the_library(dumping):
+    job = dumping("all_are_in_the_library", 2)
+    job.signal(signal.SIGTERM, range(2), dumps=False)
+    assert job.end().status != 0
