@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import sys
 import time
 import traceback
 from types import TracebackType
 from typing import Any
 
+from hpcreduce.runtime import dumps
 from hpcreduce.runtime.state import on_failure, states
 
 PATIENCE = 2.0
 """Seconds that a rank that failed gives the others to leave by themselves, before it ends the job."""
+
+BRIEFLY = 0.3
+"""The same where it cannot tell them anything, so that those who fail as well can say why."""
 
 MOST = 8000
 """Characters of a traceback that are sent."""
@@ -26,6 +31,7 @@ _failure: list[str] = []  # the traceback of the exception that ends this proces
 
 def watch() -> None:
     """Tell the others when this process ends, or dies of an exception; without MPI nothing happens."""
+    dumps.install(os.environ.get("HPCREDUCE_DUMP_DIR", ""))
     previous = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -37,16 +43,31 @@ def watch() -> None:
                 for note in on_failure:
                     note(f"{kind.__name__}: {error}".splitlines()[0])
 
+    def leave() -> None:
+        error = getattr(sys, "last_value", None)
+        if error is not None and sys.excepthook is not hook and not _failure and not hasattr(sys, "ps1"):
+            _failure[:] = [describe(error)]  # a hook of the user's own did not call ours
+        with contextlib.suppress(Exception):
+            say_goodbye()
+            if _failure:
+                end_job()
+
     sys.excepthook = hook
-    atexit.register(_leave)
+    atexit.register(leave)
 
 
-def describe(error: BaseException, skip: int = 0) -> str:
-    """Return the traceback of an exception, but for the outermost places, and without its middle if it is long."""
+def describe(error: BaseException, skip: int = 0, inside: bool = False) -> str:
+    """Return the traceback of an exception, without its middle if it is long.
+
+    But for the `skip` outermost places; or, `inside` the calls that it is on its way out of, with those.
+    """
     trace = error.__traceback__
     for _ in range(skip):
         trace = trace.tb_next if trace else None
-    text = "".join(traceback.format_exception(type(error), error, trace)).rstrip()
+    lines = traceback.format_exception(type(error), error, trace)
+    if inside:
+        lines[1:1] = traceback.format_stack(trace.tb_frame.f_back if trace else None)
+    text = "".join(lines).rstrip()
     return text if len(text) <= MOST else f"{text[: MOST // 4]}\n...\n{text[-MOST // 2 :]}"
 
 
@@ -75,21 +96,15 @@ def end_job(status: int = 1) -> None:
     if not mpi or mpi.COMM_WORLD.size == 1:
         return
     say_goodbye()
-    end = time.monotonic() + PATIENCE
+    told = any(state.opened for state in list(states))
+    end = time.monotonic() + (PATIENCE if told else BRIEFLY)
     while not _alone(mpi.COMM_WORLD.size):
-        if time.monotonic() > end or not any(state.opened for state in list(states)):
+        if time.monotonic() > end:
             for stream in sys.stdout, sys.stderr:
                 with contextlib.suppress(Exception):
                     stream.flush()
             mpi.COMM_WORLD.Abort(status)
         time.sleep(0.005)
-
-
-def _leave() -> None:
-    with contextlib.suppress(Exception):
-        say_goodbye()
-        if _failure:
-            end_job()
 
 
 def _alone(size: int) -> bool:

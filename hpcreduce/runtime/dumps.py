@@ -10,25 +10,41 @@ import json
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from typing import Any
 
-from hpcreduce.runtime import recorder
+from hpcreduce.runtime import launch, recorder
 from hpcreduce.runtime.state import State, on_failure, states
 
-_place: list[Any] = []  # folder, rank and size in COMM_WORLD, once it is known
+_folder: list[str] = []  # once it is known
+_failed: list[str] = []  # the error of which a dump tells: what follows from it must not replace it
 
 
-def install(folder: str, rank: int, size: int) -> None:
-    """Prepare to write dumps to `folder`, if it is not empty; signals are caught in the main thread only."""
-    if not folder or _place:
+def install(folder: str) -> None:
+    """Prepare to write dumps to `folder`, if it is not empty; signals are caught in the main thread only.
+
+    A dump of an earlier job, which would be taken for this one's, is removed.
+    """
+    if not folder or _folder:
         return
-    _place.extend([os.path.abspath(folder), rank, size])
+    _folder.append(os.path.abspath(folder))
     on_failure.append(write)
+    with contextlib.suppress(OSError):
+        os.unlink(os.path.join(_folder[0], f"rank-{launch.rank(os.environ)}.json"))
     if threading.current_thread() is threading.main_thread():
         for number in signal.SIGUSR1, signal.SIGTERM:
             _chain(number)
+
+
+def _whoami() -> tuple[int, int]:
+    """Return rank and size of COMM_WORLD, by the launcher's word before MPI runs."""
+    mpi: Any = sys.modules.get("mpi4py.MPI")
+    if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
+        return mpi.COMM_WORLD.rank, mpi.COMM_WORLD.size
+    rank = launch.rank(os.environ)
+    return rank, max([rank + 1, *(len(each.members) for each in list(states))])
 
 
 def _chain(number: signal.Signals) -> None:
@@ -48,9 +64,11 @@ def _chain(number: signal.Signals) -> None:
 
 def write(reason: str) -> None:
     """Write this rank's dump, if a folder is known; a dump that cannot be written is no error of the program."""
-    if not _place:
+    if not _folder or (_failed and reason != signal.SIGUSR1.name):
         return
-    folder, rank, size = _place
+    if not reason.startswith("SIG"):
+        _failed.append(reason)
+    (rank, size), folder = _whoami(), _folder[0]
     now = time.time()
     document = {
         "version": recorder.VERSION,
@@ -80,7 +98,7 @@ def _communicator(state: State, now: float) -> dict[str, Any]:
         "id": state.identity,
         "rank": state.rank,
         "members": list(state.members),
-        "broken": state.broken,
+        "broken": state.broken.partition("\n")[0],
         "calls": [
             {
                 "order": list(entry.order),

@@ -31,6 +31,9 @@ COLLECT = 0.3
 DECIDER = 2.0
 """Seconds after which the next rank decides in place of one that does not."""
 
+RETURN = 0.3
+"""Seconds in which a rank may take back that it has left."""
+
 GROUPS = 8
 """Groups of ranks that a verdict lists."""
 
@@ -102,6 +105,8 @@ class Inquiry:
 
     def receive(self, source: int, kind: int, content: dict[str, Any]) -> None:
         """Take a message."""
+        if kind in (STATE, JOIN) and not self.gone.get(source, {"why": ""})["why"]:
+            self.gone.pop(source, None)  # it makes calls at the exit of the interpreter
         if kind == STATE:
             self._views[source] = content
         elif kind == JOIN:
@@ -132,7 +137,7 @@ class Inquiry:
                 self.join("", now)
             elif concerned and self._differs():
                 self.join("mismatch", now)
-            elif concerned and (reason := self._deserted()):
+            elif concerned and (reason := self._deserted(now)):
                 self.join(reason, now)
             elif concerned:
                 self._tell(peers)
@@ -152,6 +157,10 @@ class Inquiry:
         """Tell all that this rank has failed: the verdict is known at once."""
         if self.verdict is None:
             self._declare(Verdict("peer", text, (self.rank,)))
+
+    def come_back(self) -> None:
+        """Tell that this rank has not left after all."""
+        self._send(STATE, self._state(), self._others())
 
     def leave(self, why: str) -> None:
         """Tell that this rank leaves; `why` is the error that ends it, or empty."""
@@ -216,10 +225,12 @@ class Inquiry:
                     return True
         return False
 
-    def _deserted(self) -> str:
+    def _deserted(self, now: float) -> str:
         """Return why to give up if something pending needs a rank that has left, else an empty string."""
         orders = [entry.order for entry in self.recorder.pending]
         for farewell in self.gone.values():
+            if now - farewell.setdefault("seen", now) < RETURN and not farewell["why"]:
+                continue
             state = farewell["state"]
             left = {(plan, number) for plan, number, *_ in state["pending"]}
             starts = dict(state["starts"])
@@ -247,7 +258,11 @@ class Inquiry:
         kind = max((self._joined[rank] or "timeout" for rank in here), key=_ORDER.index)
         states = {rank: self._views[rank] for rank in here}
         states |= {rank: farewell["state"] for rank, farewell in self.gone.items()}
-        absent = [rank for rank in range(self.size) if rank not in states]
+        absent = [
+            rank
+            for rank in range(self.size)
+            if rank not in self.gone and not states.get(rank, {"pending": ()})["pending"]
+        ]
         failed = [rank for rank, farewell in self.gone.items() if farewell["why"]]
         order = _first_difference(states)
         if failed:
@@ -265,10 +280,10 @@ class Inquiry:
         else:
             ranks = tuple(absent)
             head = f"{detail}, {named(absent)} did not come" if absent else f"{detail}, though all ranks are there"
-        lines = self._table(states, order, absent)
+        lines = self._table(states, order)
         return Verdict(kind, head + ":\n" + "\n".join(lines), ranks)
 
-    def _table(self, states: dict[int, dict[str, Any]], order: tuple[int, int] | None, absent: list[int]) -> list[str]:
+    def _table(self, states: dict[int, dict[str, Any]], order: tuple[int, int] | None) -> list[str]:
         """Return who does what, one line per group of ranks."""
         groups: dict[str, list[int]] = {}
         for rank in range(self.size):
@@ -304,7 +319,7 @@ def _account(state: dict[str, Any], order: tuple[int, int] | None, gone: bool) -
     elif not gone:
         text = f"in no call here{_done(state)}"
     if gone:
-        text = f"has left after {state['next'] - 1} calls" + (f", {text}" if text else _done(state))
+        text = f"left after {state['next'] - 1} calls" + (f", {text}" if text else _done(state))
     if state["elsewhere"]:
         text += f"; waits on another communicator: {state['elsewhere']}"
     return text

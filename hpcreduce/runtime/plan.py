@@ -95,6 +95,7 @@ class Plan:
         engine = state.engines.blocking.get(call.engine)
         if engine is None:
             agree(state, call, timeout)
+            state.recorder.again = True
             engine = state.engines.make(call.engine, call.op)
         array = engine.array[:count]
         plan = cls(state, call, operation, Given(array, (array,), True), array, array, None)
@@ -237,6 +238,7 @@ class Plan:
         if not self._stream:
             if self._call.checked:
                 agree(self.state, self._call, self._timeout)
+                self.state.recorder.again = True
             self._share()
         self.state.enter()
         try:
@@ -277,7 +279,7 @@ class Plan:
         self._order = order = state.recorder.begin(self._mark, self._call.text, self._plan, self._starts)
         self.active = True
         try:
-            if not order[1] & GLANCE or state.recorder.away > wait.LOOK:
+            if not order[1] & GLANCE or state.recorder.away > wait.LOOK or state.left:
                 state.glance()
             if self._stream:
                 tag = state.tag(state.recorder.token)
@@ -371,7 +373,7 @@ class Plan:
             parts = self._stream.abandon() if self._stream else []
             self.state.retire(error, parts, self._request, self._message, self._work, self._source)
             if tell:
-                self.state.fail(departure.describe(error))
+                self.state.fail(departure.describe(error, inside=True))
 
 
 def agree(state: State, call: Call, timeout: float | None, bits: int = 0) -> int:
@@ -385,10 +387,7 @@ def agree(state: State, call: Call, timeout: float | None, bits: int = 0) -> int
     array = np.array([bits])
     row = ALGORITHMS["recursive_doubling"]
     program = compile_rounds(row.rounds(state.rank, state.size, 1), 1)  # type: ignore[misc]
-    mark = fingerprint("agree", call.fingerprint)
-    own = call._replace(
-        work=array.dtype, result=array.dtype, fingerprint=mark, stream=state.stream(program, array.dtype, 1),
-        codec=None, engine=None, head=None,
-    )  # fmt: skip
+    stream = state.stream(program, array.dtype, 1)
+    own = call._replace(work=array.dtype, result=array.dtype, stream=stream, codec=None, engine=None, head=None)
     Plan(state, own, OPERATIONS["band"], Given(array, (array,), True), array, array, timeout).run()
     return int(array[0])

@@ -78,6 +78,8 @@ class Recorder:
     token : int
         A number that the ranks share for the call begun last if all before it were the same on them too: it goes into
         the tags of its messages. For the start of a persistent plan it depends on this plan alone.
+    again : bool
+        The next call is the one that was begun last: so far ranks have only made sure that they mean the same.
     ended : float
         When the last one was completed, by the monotonic clock; 0 before.
     away : float
@@ -91,6 +93,7 @@ class Recorder:
         self._pending: dict[tuple[int, int], tuple[Any, ...]] = {}
         self.ended = self.away = 0.0
         self.token = self._chain = 0
+        self.again = False
 
     def plan(self) -> int:
         """Return the number of a new persistent plan."""
@@ -106,7 +109,11 @@ class Recorder:
             self.starts[plan] = start
             self.token = hash((fingerprint, start))  # the same on all ranks: integers have no hash seed
         else:
-            self.sequence = start = self.sequence + 1
+            if self.again:
+                self.again = False
+            else:
+                self.sequence += 1
+            start = self.sequence
             self.token = self._chain = hash((self._chain, fingerprint))
         order = plan, start
         frame = sys._getframe(3)
@@ -139,7 +146,7 @@ class Recorder:
         return [Entry(*entry) for entry in list(self.kept)[-KEPT:] if entry[0] not in self._pending]
 
     def all(self) -> list[Entry]:
-        """Return what is pending or remembered, the oldest first."""
+        """Return what is pending or was begun lately, the oldest first."""
         kept = {entry[0] for entry in list(self.kept)}
         return [entry for entry in self.pending if entry.order not in kept] + [
             Entry(*entry) for entry in list(self.kept)

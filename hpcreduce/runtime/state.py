@@ -287,6 +287,10 @@ class State:
 
     def glance(self) -> None:
         """Raise if a verdict has come, without waiting for one."""
+        if self.left:
+            self.left = ""
+            self.inquiry.come_back()
+            self.control.flush()
         self.control.poll()
         if self.inquiry.verdict:
             attend(self)
@@ -347,10 +351,13 @@ class _Opening:
         """Answer on other communicators; a rank that left this one, as far as it was open, does not come."""
         attend(None)
         state = self.state
-        if state.opened:
-            state.control.poll()
-            if gone := sorted(state.inquiry.gone):
-                raise PeerError(f"rank {state.rank}: {self.what}: rank {gone[0]} has left")
+        for each in list(states):
+            if each.opened and not each.closed:
+                each.control.poll()
+                for rank, farewell in each.inquiry.gone.items():
+                    if each.members[rank] in state.members:
+                        lost = state.members.index(each.members[rank])
+                        raise PeerError(f"rank {state.rank}: {self.what}: rank {lost} has left\n{farewell['why']}")
 
     def expire(self, timeout: float) -> None:
         """Raise."""
