@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from hpcreduce.runtime import departure, launch
+from hpcreduce.runtime import departure, dumps, launch
 from hpcreduce.runtime.state import State, states
 
 _running: list[int] = []  # the key of our attribute, while MPI runs
@@ -77,6 +77,7 @@ def _begin() -> None:
     if not MPI.Is_initialized() or MPI.Is_finalized():
         raise ValueError("MPI is not running: it was finalized, or not initialized yet")
     launch.check(MPI.COMM_WORLD.size, os.environ)
+    dumps.catch_signals()
     _running.append(MPI.Comm.Create_keyval(delete_fn=_close))
     at_end = MPI.Comm.Create_keyval(delete_fn=_close_all)
     MPI.COMM_SELF.Set_attr(at_end, None)  # deleting it is the first thing that MPI_Finalize does

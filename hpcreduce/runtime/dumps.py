@@ -19,6 +19,7 @@ from hpcreduce.runtime import launch, recorder
 from hpcreduce.runtime.state import State, on_failure, states
 
 _folder: list[str] = []  # once it is known
+_handlers: dict[int, Any] = {}  # ours
 _failed: list[str] = []  # the error of which a dump tells: what follows from it must not replace it
 
 
@@ -33,9 +34,15 @@ def install(folder: str) -> None:
     on_failure.append(write)
     with contextlib.suppress(OSError):
         os.unlink(os.path.join(_folder[0], f"rank-{launch.rank(os.environ)}.json"))
-    if threading.current_thread() is threading.main_thread():
+    catch_signals()
+
+
+def catch_signals() -> None:
+    """Dump at signals too, if a folder is known, before what the program has set up to be done then."""
+    if _folder and threading.current_thread() is threading.main_thread():
         for number in signal.SIGUSR1, signal.SIGTERM:
-            _chain(number)
+            if signal.getsignal(number) is not _handlers.get(number):
+                _chain(number)
 
 
 def _whoami() -> tuple[int, int]:
@@ -59,6 +66,7 @@ def _chain(number: signal.Signals) -> None:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
 
+    _handlers[number] = handle
     signal.signal(number, handle)
 
 

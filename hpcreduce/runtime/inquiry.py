@@ -31,7 +31,7 @@ COLLECT = 0.3
 DECIDER = 2.0
 """Seconds after which the next rank decides in place of one that does not."""
 
-RETURN = 0.3
+RETURN = 1.0
 """Seconds in which a rank may take back that it has left."""
 
 GROUPS = 8
@@ -105,7 +105,7 @@ class Inquiry:
 
     def receive(self, source: int, kind: int, content: dict[str, Any]) -> None:
         """Take a message."""
-        if kind in (STATE, JOIN) and not self.gone.get(source, {"why": ""})["why"]:
+        if kind in (STATE, JOIN) and not self._failed(source):
             self.gone.pop(source, None)  # it makes calls at the exit of the interpreter
         if kind == STATE:
             self._views[source] = content
@@ -169,13 +169,17 @@ class Inquiry:
         self._send(BYE, {"state": self._state(), "why": why}, receivers)
 
     def _others(self) -> list[int]:
-        return [rank for rank in range(self.size) if rank != self.rank and rank not in self.gone]
+        return [rank for rank in range(self.size) if rank != self.rank and not self._failed(rank)]
+
+    def _failed(self, rank: int) -> bool:
+        """Whether the rank has left for good; another that has left may come back."""
+        return bool(self.gone.get(rank, {"why": ""})["why"])
 
     def _near(self) -> list[int]:
         """Return all ranks at distances of a power of two: those that most schedules talk to."""
         steps = [1 << bit for bit in range((self.size - 1).bit_length())]
         near = [(self.rank + way * step) % self.size for step in steps for way in (1, -1)]
-        return [rank for rank in dict.fromkeys(near) if rank != self.rank and rank not in self.gone]
+        return [rank for rank in dict.fromkeys(near) if rank != self.rank and not self._failed(rank)]
 
     def _send(self, kind: int, content: dict[str, Any], receivers: list[int]) -> None:
         self.outbox.append((kind, content, receivers))
@@ -208,7 +212,7 @@ class Inquiry:
         some = 1 + self.size // 64
         if pending != self._told:
             self._told = pending
-            first = [peer for peer in dict.fromkeys(peers) if peer != self.rank and peer not in self.gone]
+            first = [peer for peer in dict.fromkeys(peers) if peer != self.rank and not self._failed(peer)]
             self._sweep = list(dict.fromkeys([*first, *self._near(), *self._others()]))
             some = max(some, len(first))
         if self._sweep:

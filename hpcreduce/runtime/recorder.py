@@ -147,10 +147,9 @@ class Recorder:
 
     def all(self) -> list[Entry]:
         """Return what is pending or was begun lately, the oldest first."""
-        kept = {entry[0] for entry in list(self.kept)}
-        return [entry for entry in self.pending if entry.order not in kept] + [
-            Entry(*entry) for entry in list(self.kept)
-        ]
+        late = [Entry(*entry) for entry in list(self.kept)[-KEPT:]]
+        orders = {entry.order for entry in late}
+        return [entry for entry in self.pending if entry.order not in orders] + late
 
     def known(self) -> dict[tuple[int, int], Entry]:
         """Return all calls that are remembered, by their order."""

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from hpcreduce.runtime.inquiry import BYE, COLLECT, DECIDER, GROUPS, JOIN, STATE, Inquiry
+from hpcreduce.runtime.inquiry import BYE, COLLECT, DECIDER, GROUPS, JOIN, RETURN, STATE, Inquiry
 from hpcreduce.runtime.recorder import KEPT, PLANS, REMEMBERED, Recorder
 
 
@@ -181,7 +181,7 @@ def test_a_rank_that_left(why, kind):
     for rank in range(2):
         job.call(rank, "the call")
     job.leave(2, why)
-    verdict = same(job.run(1.0))
+    verdict = same(job.run(RETURN + 0.5))
     assert verdict.kind == kind and verdict.ranks == (2,) and why in verdict.text and "rank 2" in verdict.text
     assert why or "left after 1 calls, last completed #1, the call before" in verdict.text
 
@@ -203,7 +203,20 @@ def test_a_rank_that_left_a_handle_alone():
     for rank in range(2):
         job.call(rank, "the call")
     job.leave(1)
-    assert same(job.run(1.0)).kind == "exit"
+    assert same(job.run(RETURN + 0.5)).kind == "exit"
+
+
+def test_a_rank_that_comes_back():
+    """A call at the exit of the interpreter, after the goodbye."""
+    job = Job(2)
+    job.call(0, "the call")
+    job.leave(1)
+    assert not any(job.run(0.5 * RETURN))
+    job.left = []
+    job.call(1, "the call")
+    job.ranks[1].come_back()
+    job.post()
+    assert not any(job.run(5.0)) and not job.ranks[0].gone
 
 
 def test_a_failure_is_known_at_once():

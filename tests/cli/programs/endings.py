@@ -402,13 +402,6 @@ def one_sleeps_before_the_first_call_on_another():
     say("is done")
 
 
-def all_are_in_the_library():
-    """Every rank is in a call of the library that does not come back."""
-    comm = warm()
-    _ready()
-    comm.recv(source=comm.rank)
-
-
 def with_a_handler_that_exits():
     """Catch SIGTERM, and leave."""
 
