@@ -280,7 +280,7 @@ def _prepared(
         program = compile_rounds(row.rounds(state.rank, state.size, count, **static), length)  # type: ignore[misc]
         mark = fingerprint(name, operation.name, str(dtype), shape, length, details)
         what = [] if operation is _MOVE else [f"op {operation.name}"]
-        what += [f"dtype {dtype}", f"shape {shape}", *(f"{key} {value}" for key, value in details)]
+        what += [f"dtype {dtype}", f"shape {shape}", *(f"{key} {value}" for key, value in details if key != "ordered")]
         text = f"{name}({', '.join(what)})"
         choice = Choice(row, length, WINDOW, "the only one", static)
         call = Call(key, work, dtype, choice, mark, state.stream(program, work, WINDOW), None, text)

@@ -7,7 +7,7 @@ message   when                                     content
 ========  =======================================  ==============================================================
 STATE     nothing moved for a while                what this rank has pending, and completed last
 JOIN      this rank gives up                       the reason, and its STATE; it touches no data from here on
-VERDICT   by the lowest rank that has joined       what every rank raises
+VERDICT   by the lowest rank that has a reason     what every rank raises
 BYE       this rank leaves the communicator        its STATE, and the error that ends it, if any
 ========  =======================================  ==============================================================
 
@@ -247,7 +247,8 @@ class Inquiry:
 
     def _decide(self, now: float) -> None:
         """Give the verdict, if it is this rank's turn."""
-        here = sorted(rank for rank in self._joined if rank not in self.gone)
+        reasoned = sorted(self._joined, key=lambda rank: (not self._joined[rank], rank))  # the others know no more
+        here = [rank for rank in reasoned if rank not in self.gone]
         turn = here.index(self.rank)
         everyone = len({*here, *self.gone}) == self.size
         if (turn == 0 and everyone) or now - self._since > COLLECT + turn * DECIDER:

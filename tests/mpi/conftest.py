@@ -104,3 +104,9 @@ def entry(request, monkeypatch):
     """Let the tests of a module call `hpcreduce.allreduce`, and then again the drop-in for mpi4py's communicator."""
     if request.param == "drop-in":
         monkeypatch.setattr(request.module, "allreduce", through_the_drop_in)
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """Ask the others sooner: more disagreements in less time, and closer together."""
+    monkeypatch.setattr(hpcreduce.runtime.wait, "LOOK", 0.01)
