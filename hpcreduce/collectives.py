@@ -287,7 +287,7 @@ def prepare(state: State, operation: Operation, key: tuple[Any, ...]) -> Call:
         head = layout(operation, work, state.size) if check else None
         small = count * work.itemsize < LIBRARY_BELOW
         if op and small and (head or not check) and name != "iallreduce":
-            engine = engines.length(count + (head.length if head else 0), work.itemsize), work, op.handle
+            engine = engines.offset(head, count, work.itemsize) + engines.room(count, work.itemsize), work, op.handle
     static = (*choice.static.items(), order, wire, check)
     mark = fingerprint(name, operation.name, dtype.str, shape, row.name, choice.segment, static)
     extra = "".join(f", {key} {value}" for key, value in (("order", order), ("wire", wire)) if value)

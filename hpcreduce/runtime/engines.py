@@ -14,8 +14,16 @@ from typing import Any
 
 import numpy as np
 
+from hpcreduce.runtime.head import Head
+
 MOST_SHARED = 63
 """Engines of one kind that plans look through: the bits of a mask."""
+
+LINE = 64
+"""Bytes of a cache line: where a payload begins in the middle of one, reductions are slower."""
+
+LONG = 1024
+"""Bytes of a payload that is worth a line of its own for its head."""
 
 Key = tuple[int, Any, Any]
 """Elements, dtype, handle of the MPI.Op."""
@@ -74,8 +82,15 @@ class Engines:
         self._shared.clear()
 
 
-def length(count: int, itemsize: int) -> int:
-    """Return the elements of the engine for `count`: 64 bytes, or at most a quarter more than they need."""
+def room(count: int, itemsize: int) -> int:
+    """Return the elements that an engine has for a payload of `count`: 64 bytes, or at most a quarter more than that."""
     nbytes = max(64, count * itemsize)
     step = 1 << max(0, nbytes.bit_length() - 3)
     return -(-nbytes // step) * step // itemsize
+
+
+def offset(head: Head | None, count: int, itemsize: int) -> int:
+    """Return the elements before a payload of `count`: its head, and what aligns the payload where it is long."""
+    if head is None:
+        return 0
+    return head.length if count * itemsize < LONG else -(-head.length * itemsize // LINE) * LINE // itemsize

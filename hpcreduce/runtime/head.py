@@ -37,6 +37,8 @@ class Head(NamedTuple):
     width : int
         Bits of the integer type, 0 for others: integers wrap around.
     signed : bool
+    mask : int
+        Of the bits where one element holds all, in a sum: the most frequent kind. Else 0.
     """
 
     rule: str
@@ -45,13 +47,14 @@ class Head(NamedTuple):
     size: int
     width: int
     signed: bool
+    mask: int = 0
 
-    def write(self, array: Array, number: int) -> list[Any]:
+    def write(self, array: Array, number: int) -> Any:
         """Put the number into the first elements, and return what they are if every rank has written the same."""
+        if self.mask:
+            array[0] = value = number & self.mask
+            return self._total(value) if self.width else value * self.size
         mask = (1 << self.bits) - 1
-        if self.length == 1 and self.rule == "sum":  # a sum: the most frequent kind
-            array[0] = value = number & mask
-            return [self._total(value)]
         pieces = [number >> shift & mask for shift in range(0, self.bits * self.length, self.bits)]
         if self.rule == "pair":
             pieces = [value for piece in pieces[: self.length // 2] for value in (piece, mask - piece)]
@@ -62,8 +65,10 @@ class Head(NamedTuple):
             array[index] = value
         return values if self.rule == "pair" else [self._total(value) for value in values]
 
-    def agrees(self, array: Array, totals: list[Any]) -> bool:
+    def agrees(self, array: Array, totals: Any) -> bool:
         """Return whether the reduced elements are these."""
+        if self.mask:
+            return bool(array.item(0) == totals)
         return bool(array[: self.length].tolist() == totals)
 
     def _total(self, value: Any) -> Any:
@@ -103,4 +108,7 @@ def layout(operation: Operation, work: DType, size: int) -> Head | None:
 
 
 def _head(rule: str, bits: int, size: int, width: int = 0, signed: bool = False) -> Head | None:
-    return Head(rule, bits, -(-BITS // bits), size, width, signed) if bits > 0 else None
+    if bits <= 0:
+        return None
+    length = -(-BITS // bits)
+    return Head(rule, bits, length, size, width, signed, (1 << bits) - 1 if length == 1 and rule == "sum" else 0)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from hpcreduce.algorithms import ALGORITHMS
-from hpcreduce.runtime import buffers, departure, operations, wait
+from hpcreduce.runtime import buffers, departure, engines, operations, wait
 from hpcreduce.runtime.buffers import Given
 from hpcreduce.runtime.calls import Call, fingerprint
 from hpcreduce.runtime.engines import Engine
@@ -57,7 +57,7 @@ class Plan:
     _borrowed: Engine | None = None  # the engine that it belongs to, and that nothing else uses meanwhile
     _message: Any = None  # the array of that engine: head and work array
     _head: Any = None
-    _totals: list[Any] = []  # what the head is if all ranks mean the same  # noqa: RUF012
+    _totals: Any = None  # what the head is if all ranks mean the same
     _failure: BaseException | None = None
     _plan = _starts = 0  # number of a persistent plan, and of its starts: ranks may start plans in any order
     _order = (0, 0)
@@ -124,7 +124,7 @@ class Plan:
     def _work_in(self, engine: Engine, count: int) -> None:
         """Use the engine's array and request."""
         self._head = self._call.head
-        first = self._head.length if self._head else 0
+        first = engines.offset(self._head, count, self._call.work.itemsize)
         self._message, self._request, self._persistent = engine.array, engine.request, True
         self._work = engine.array[first : first + count]
         self._loads = self._stores = True

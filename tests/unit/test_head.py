@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcreduce.algorithms import ALGORITHMS
-from hpcreduce.runtime.engines import length
+from hpcreduce.runtime.engines import LINE, LONG, offset, room
 from hpcreduce.runtime.head import BITS, layout
 from hpcreduce.runtime.operations import OPERATIONS
 
@@ -84,8 +84,17 @@ def test_a_head_is_short():
 
 @pytest.mark.parametrize("itemsize", [1, 2, 4, 8, 16, 32])
 def test_an_engine_has_room_and_wastes_little(itemsize):
-    lengths = {length(count, itemsize) for count in range(20000)}
-    assert all(
-        count <= length(count, itemsize) <= max(64, 1.25 * count * itemsize + 32) / itemsize for count in range(20000)
-    )
-    assert len(lengths) < 60
+    rooms = [room(count, itemsize) for count in range(20000)]
+    for count, elements in enumerate(rooms):
+        assert count <= elements <= max(64, 1.25 * count * itemsize + 32) / itemsize
+    assert len(set(rooms)) < 60
+
+
+def test_long_payloads_begin_at_a_line():
+    for name, char in PAIRS:
+        dtype = np.dtype(char)
+        head = layout(OPERATIONS[name], dtype, 8)
+        assert offset(head, 1, dtype.itemsize) == head.length and offset(None, 1, dtype.itemsize) == 0
+        start = offset(head, LONG, dtype.itemsize)
+        assert start >= head.length and start * dtype.itemsize % LINE == 0
+    assert room(8192, 8) == 8192  # the most frequent sizes fit
