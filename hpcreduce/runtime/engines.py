@@ -83,7 +83,7 @@ class Engines:
 
 
 def room(count: int, itemsize: int) -> int:
-    """Return the elements that an engine has for a payload of `count`: 64 bytes, or at most a quarter more than that."""
+    """Return the elements that an engine has for a payload of `count`: 64 bytes, or at most a quarter more."""
     nbytes = max(64, count * itemsize)
     step = 1 << max(0, nbytes.bit_length() - 3)
     return -(-nbytes // step) * step // itemsize
