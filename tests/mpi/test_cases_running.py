@@ -269,21 +269,33 @@ def test_timeout_from_the_environment(comm, monkeypatch):
 
 @pytest.mark.parametrize("algorithm", ["auto", "ring", "tree"])
 def test_interrupt_from_the_keyboard(comm, algorithm):
+    """It ends the wait of the rank that gets it, and is told to the others that wait."""
     assert works(comm)
-    if others(comm, ALGORITHMS.index(algorithm) % comm.size):
-        handler = signal.signal(signal.SIGINT, signal.default_int_handler)
-        timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
-        try:
-            start = time.monotonic()
-            timer.start()
-            with pytest.raises(KeyboardInterrupt):
-                hpcreduce.allreduce(comm, contribution(comm.rank, 9), algorithm=algorithm, timeout=60)
-            assert time.monotonic() - start < 2
-        finally:
-            timer.join()
-            signal.signal(signal.SIGINT, handler)
+    absent = ALGORITHMS.index(algorithm) % comm.size
+    if others(comm, absent):
+        mine = contribution(comm.rank, 9)
+        if comm.rank == (absent + 1) % comm.size:
+            interrupted(lambda: hpcreduce.allreduce(comm, mine, algorithm=algorithm, timeout=60))
+        else:
+            with pytest.raises(hpcreduce.PeerError, match="KeyboardInterrupt"):
+                hpcreduce.allreduce(comm, mine, algorithm=algorithm, timeout=60)
         assert is_broken(comm)
     assert is_replaced_by_a_duplicate(comm)
+
+
+def interrupted(work):
+    """Interrupt this rank in `work`."""
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+    try:
+        start = time.monotonic()
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            work()
+        assert time.monotonic() - start < 2
+    finally:
+        timer.join()
+        signal.signal(signal.SIGINT, handler)
 
 
 def test_error_in_a_callable(comm):
