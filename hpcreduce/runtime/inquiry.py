@@ -137,8 +137,8 @@ class Inquiry:
                 self.join("", now)
             elif concerned and self._differs():
                 self.join("mismatch", now)
-            elif concerned and (reason := self._deserted(now)):
-                self.join(reason, now)
+            elif concerned and (left := self._deserted(now)):
+                self.join("peer" if left["why"] else "exit", now, left["why"])
             elif concerned:
                 self._tell(peers)
         if self.frozen:
@@ -229,8 +229,8 @@ class Inquiry:
                     return True
         return False
 
-    def _deserted(self, now: float) -> str:
-        """Return why to give up if something pending needs a rank that has left, else an empty string."""
+    def _deserted(self, now: float) -> dict[str, Any] | None:
+        """Return the goodbye of a rank that has left and that something pending needs, `None` if there is none."""
         orders = [entry.order for entry in self.recorder.pending]
         for farewell in self.gone.values():
             if now - farewell.setdefault("seen", now) < RETURN and not farewell["why"]:
@@ -242,8 +242,8 @@ class Inquiry:
                 unknown = number if plan <= state["plans"] else 0  # too long ago to be told
                 made = starts.get(plan, unknown) if plan else state["next"] - 1
                 if number > made or (plan, number) in left:
-                    return "peer" if farewell["why"] else "exit"
-        return ""
+                    return farewell
+        return None
 
     def _decide(self, now: float) -> None:
         """Give the verdict, if it is this rank's turn."""
@@ -270,12 +270,13 @@ class Inquiry:
         ]
         failed = [rank for rank, farewell in self.gone.items() if farewell["why"]]
         order = _first_difference(states)
-        if failed:
-            why = "\n".join(self.gone[rank]["why"] for rank in failed)
-            return Verdict("death", f"{named(failed)} failed and left:\n{why.rstrip()}", tuple(failed))
-        ranks: tuple[int, ...] = ()
         detail = next((self._details[rank] for rank in here if self._joined[rank] == kind and self._details[rank]), "")
-        if order and kind != "peer":
+        if failed or kind == "peer":  # whose goodbye may have reached others only
+            why = "\n".join(self.gone[rank]["why"] for rank in failed) or detail
+            who = named(failed) if failed else "a rank"
+            return Verdict("death", f"{who} failed and left:\n{why.rstrip()}", tuple(failed))
+        ranks: tuple[int, ...] = ()
+        if order:
             kind, head = "mismatch", f"the ranks disagree about call {name(order)} on this communicator"
         elif kind == "exit":
             ranks = tuple(sorted(self.gone))
@@ -285,15 +286,17 @@ class Inquiry:
         else:
             ranks = tuple(absent)
             head = f"{detail}, {named(absent)} did not come" if absent else f"{detail}, though all ranks are there"
-        lines = self._table(states, order)
+        lines = self._table(states, order, waits=kind == "timeout" and not absent)
         return Verdict(kind, head + ":\n" + "\n".join(lines), ranks)
 
-    def _table(self, states: dict[int, dict[str, Any]], order: tuple[int, int] | None) -> list[str]:
-        """Return who does what, one line per group of ranks."""
+    def _table(self, states: dict[int, dict[str, Any]], order: tuple[int, int] | None, waits: bool) -> list[str]:
+        """Return who does what, and on request what each `waits` for, one line per group of ranks."""
         groups: dict[str, list[int]] = {}
         for rank in range(self.size):
             if rank in states:
                 text = _account(states[rank], order, rank in self.gone)
+                if waits and states[rank]["waiting"]:
+                    text += f": {states[rank]['waiting']}"
             else:
                 text = "in no call on this communicator" + _last(self._views.get(rank), states)
             groups.setdefault(text, []).append(rank)

@@ -155,13 +155,17 @@ def test_deadline_with_all_there_names_what_each_waits_for():
     job = Job(2)
     for rank in range(2):
         job.call(rank, "the call")
+        job.waits[rank] = f"waiting for a message from rank {1 - rank}"
     job.ranks[1].join("timeout", job.now, "not finished after 3 s")
     verdict = same(job.run())
+    head, *lines = verdict.text.splitlines()
     assert (
         verdict.kind == "timeout"
         and not verdict.ranks
-        and "not finished after 3 s, though all ranks are there" in verdict.text
+        and head == "not finished after 3 s, though all ranks are there:"
     )
+    for rank, line in enumerate(lines):
+        assert line.startswith(f"  rank {rank}: in call #1, the call, at ") and line.endswith(job.waits[rank])
 
 
 def test_a_rank_that_waits_on_another_communicator_answers():
@@ -288,3 +292,15 @@ def test_recorder_never_forgets_what_is_pending():
     for number in range(2, 2 * KEPT):
         recorder.complete(begin(recorder, number, "others"))
     assert recorder.pending[0].order == first and recorder.all()[0].order == first and first in recorder.known()
+
+
+@pytest.mark.parametrize("heard", [{0}, {1}, {2}, {0, 2}])
+def test_a_failure_that_some_have_heard_of_reaches_all(heard):
+    job = Job(4)
+    for rank in range(3):
+        job.call(rank, "the call")
+    job.leave(3, "ValueError: boom")
+    for receiver in {0, 1, 2} - heard:
+        job.queues.pop((3, receiver, BYE))
+    verdict = same(job.run(1.0))
+    assert verdict.kind == "death" and "boom" in verdict.text
