@@ -77,3 +77,12 @@ def many(servers, folder):
         return servers(ranks).ask(commands, folder, timeout)
 
     return many
+
+
+@pytest.fixture
+def stub(tmp_path):
+    """A folder with an mpi4py that cannot be imported."""
+    package = tmp_path / "stub" / "mpi4py"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("raise ImportError('libmpi.so.12: cannot open shared object file')")
+    return package.parent

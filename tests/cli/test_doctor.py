@@ -50,15 +50,6 @@ def job(folder):
     return path
 
 
-@pytest.fixture
-def stub(tmp_path):
-    """A folder with an mpi4py that cannot be imported."""
-    package = tmp_path / "stub" / "mpi4py"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text("raise ImportError('libmpi.so.12: cannot open shared object file')")
-    return package.parent
-
-
 def test_says_who_is_behind_without_an_mpi_library(cli, job, stub):
     result = cli(0, "doctor", job, paths=[stub])
     assert (result.status, result.err) == (0, ""), result
