@@ -91,6 +91,6 @@ def _close(comm: Any, keyval: int, found: State) -> None:
 
 def _close_all(comm: Any, keyval: int, nothing: None) -> None:
     _running.clear()
-    departure.say_goodbye()
+    departure.part()
     for found in list(states):
         found.close("MPI was finalized")

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from hpcreduce.runtime import dumps
+from hpcreduce.runtime.inquiry import PARTING
 from hpcreduce.runtime.state import on_failure, states
 
 PATIENCE = 2.0
@@ -48,7 +49,7 @@ def watch() -> None:
         if error is not None and sys.excepthook is not hook and not _failure and not hasattr(sys, "ps1"):
             _failure[:] = [describe(error)]  # a hook of the user's own did not call ours
         with contextlib.suppress(Exception):
-            say_goodbye()
+            part()
             if _failure:
                 end_job()
 
@@ -86,8 +87,23 @@ def say_goodbye() -> None:
     for state in list(states):
         if state.opened and not state.closed and state.left != (why or "done"):
             state.left = why or "done"
-            state.inquiry.leave(why)
+            state.control.poll()
+            state.inquiry.leave(why, time.time())
             state.control.flush()
+
+
+def part() -> None:
+    """Say goodbye, and take that of the others, as far as they leave now: MPICH prints what nobody has taken."""
+    say_goodbye()
+    end = time.monotonic() + PARTING
+    left = [state for state in list(states) if state.left == "done" and not state.closed and not state.broken]
+    while time.monotonic() < end:
+        for state in left:
+            state.control.poll()
+        left = [state for state in left if not state.inquiry.parted]
+        if not left:
+            break
+        time.sleep(0.001)
 
 
 def end_job(status: int = 1) -> None:

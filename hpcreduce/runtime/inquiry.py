@@ -34,6 +34,9 @@ DECIDER = 2.0
 RETURN = 1.0
 """Seconds in which a rank may take back that it has left."""
 
+PARTING = 1.0
+"""Seconds for which a rank that leaves waits for the others to leave as well, so that no goodbye stays untaken."""
+
 GROUPS = 8
 """Groups of ranks that a verdict lists."""
 
@@ -97,6 +100,7 @@ class Inquiry:
         self._since = 0.0
         self._told: tuple[Any, ...] = ()
         self._sweep: list[int] = []
+        self._parting: list[int] = []
 
     @property
     def frozen(self) -> bool:
@@ -162,11 +166,17 @@ class Inquiry:
         """Tell that this rank has not left after all."""
         self._send(STATE, self._state(), self._others())
 
-    def leave(self, why: str) -> None:
-        """Tell that this rank leaves; `why` is the error that ends it, or empty."""
-        everyone = [rank for rank in range(self.size) if rank != self.rank]  # who left may wait for us
+    def leave(self, why: str, clock: float) -> None:
+        """Tell that this rank leaves; `why` is the error that ends it, or empty, `clock` the time on all hosts."""
+        everyone = [rank for rank in range(self.size) if rank != self.rank]  # who left just now may wait for us
         receivers = everyone if self.size <= FAR else self._near()
-        self._send(BYE, {"state": self._state(), "why": why}, receivers)
+        self._parting = [rank for rank in receivers if clock - self.gone.get(rank, {"clock": clock})["clock"] < PARTING]
+        self._send(BYE, {"state": self._state(), "why": why, "clock": clock}, self._parting)
+
+    @property
+    def parted(self) -> bool:
+        """Whether all have left whom this rank told that it leaves."""
+        return self.gone.keys() >= set(self._parting)
 
     def _others(self) -> list[int]:
         return [rank for rank in range(self.size) if rank != self.rank and not self._failed(rank)]

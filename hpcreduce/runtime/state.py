@@ -301,11 +301,12 @@ class State:
         return waiter.where() if waiter is not None and waiter.state is self else ""
 
     def fail(self, text: str) -> None:
-        """Tell all ranks that this one has failed: they raise PeerError."""
-        if self.opened and not self.closed and self.inquiry.verdict is None:
-            self.inquiry.fail(f"rank {self.rank} has failed:\n{text}")
-            self.control.flush()
-            self.condemn()
+        """Tell all ranks that this one has failed: they raise PeerError. What it raises itself stands for the verdict."""
+        if self.opened and not self.closed:
+            if self.inquiry.verdict is None:
+                self.inquiry.fail(f"rank {self.rank} has failed:\n{text}")
+                self.control.flush()
+                self.condemn()
             self._untold = False
 
     def _circumstances(self) -> tuple[str, str]:

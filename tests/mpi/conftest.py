@@ -102,8 +102,8 @@ def through_the_drop_in(comm, sendbuf, recvbuf=None, op="sum", *, algorithm="aut
 @pytest.fixture(params=["function", "drop-in"])
 def entry(request, monkeypatch):
     """Let the tests of a module call `hpcreduce.allreduce`, and then again the drop-in for mpi4py's communicator."""
-    if request.param == "drop-in" and request.config.agreement.size == 5:
-        pytest.skip("the drop-in has been tested on 3 and 7 ranks, and this takes minutes")
+    if request.param == "drop-in" and request.config.agreement.size > 3:
+        pytest.skip("the drop-in is tested on 1, 2 and 3 ranks: this takes minutes")
     if request.param == "drop-in":
         monkeypatch.setattr(request.module, "allreduce", through_the_drop_in)
 

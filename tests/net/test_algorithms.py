@@ -132,3 +132,19 @@ def test_a_link_has_its_rate_each_way(run):
     assert done.returncode == 0, done
     outward, inward = map(float, done.stdout.split())
     assert 0.36 < outward < 1.2 and 0.36 < inward < 1.2, done
+
+
+LEAVING = """
+import time
+from mpi4py import MPI
+import hpcreduce
+comm = MPI.COMM_WORLD
+hpcreduce.allreduce(comm, 1)
+time.sleep(0.8 * comm.rank)
+"""
+
+
+def test_ranks_that_leave_one_after_the_other_print_nothing(run):
+    """UCX prints what nobody has taken, such as a goodbye."""
+    done = run(4, "-c", LEAVING)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), done

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from hpcreduce.runtime.inquiry import BYE, COLLECT, DECIDER, GROUPS, JOIN, RETURN, STATE, Inquiry
+from hpcreduce.runtime.inquiry import BYE, COLLECT, DECIDER, GROUPS, JOIN, PARTING, RETURN, STATE, Inquiry
 from hpcreduce.runtime.recorder import KEPT, PLANS, REMEMBERED, Recorder
 
 
@@ -59,7 +59,7 @@ class Job:
                 self.ranks[rank].receive(source, kind, content)
 
     def leave(self, rank, why=""):
-        self.ranks[rank].leave(why)
+        self.ranks[rank].leave(why, self.now)
         self.left = [*self.gone(), rank]
         self.post()
 
@@ -254,9 +254,25 @@ def test_many_groups_are_cut_short():
     assert len(text.splitlines()) == GROUPS + 1 and "33 more groups" in text and len(text) < 6000
 
 
+def test_goodbyes_are_sent_to_those_who_still_take_them():
+    job = Job(3)
+    job.leave(1)
+    assert not job.ranks[1].parted
+    for rank in 0, 2:
+        job.deliver(rank)
+    job.now += 0.5 * PARTING
+    job.leave(0)
+    job.now += PARTING
+    job.deliver(2)
+    job.leave(2)
+    assert [key for key in job.queues if key[0] == 2] == []  # both have gone
+    job.deliver(1)
+    assert list(job.ranks[1].gone) == [0] and not job.ranks[1].parted and job.ranks[2].parted
+
+
 def test_far_ranks_say_goodbye_to_few():
     inquiry = Inquiry(5, 1000, Recorder(), lambda: ("", ""))
-    inquiry.leave("")
+    inquiry.leave("", 0.0)
     ((kind, _, receivers),) = inquiry.outbox
     assert kind == BYE and 10 <= len(receivers) <= 20 and {4, 6, 3, 7} <= set(receivers)
 
