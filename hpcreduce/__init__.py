@@ -25,6 +25,7 @@ from hpcreduce.related import allgather, bcast, reduce, reduce_scatter
 from hpcreduce.runtime import departure
 from hpcreduce.runtime.operations import OPERATIONS
 from hpcreduce.runtime.plan import Plan
+from hpcreduce.sharing import empty, free, share, zeros
 
 if TYPE_CHECKING:
     from hpcreduce.intracomm import Intracomm
@@ -50,11 +51,15 @@ __all__ = [
     "allreduce",
     "allreduce_init",
     "bcast",
+    "empty",
     "explain",
+    "free",
     "guard",
     "iallreduce",
     "reduce",
     "reduce_scatter",
+    "share",
+    "zeros",
 ]
 
 

@@ -11,9 +11,11 @@ from hpcreduce.runtime import wire as encoding
 from hpcreduce.runtime.buffers import Given
 from hpcreduce.runtime.calls import Call, fingerprint
 from hpcreduce.runtime.head import layout
+from hpcreduce.runtime.memory import NoRoomError
 from hpcreduce.runtime.operations import DType, Operation
-from hpcreduce.runtime.plan import Plan
+from hpcreduce.runtime.plan import Plan, agree
 from hpcreduce.runtime.program import compile_rounds
+from hpcreduce.runtime.shared import SMALLEST, TINY, capacity
 from hpcreduce.runtime.state import State
 from hpcreduce.selection import LIBRARY_BELOW, check_types, choose
 
@@ -199,8 +201,11 @@ def allreduce_init(
                 plan.Start()
                 plan.Wait()
     """
-    checked = _checked("allreduce_init", comm, sendbuf, recvbuf, op, algorithm, segment, order, wire, timeout, check)
-    return Plan(*checked, sendbuf, recvbuf, timeout).persist()
+    asked = "allreduce_init", comm, sendbuf, recvbuf, op, algorithm, segment, order, wire, timeout, check
+    try:
+        return Plan(*_checked(*asked), sendbuf, recvbuf, timeout).persist()
+    except NoRoomError:  # on every rank; from now on no call of this communicator asks for any
+        return Plan(*_checked(*asked), sendbuf, recvbuf, timeout).persist()
 
 
 def _checked(
@@ -226,7 +231,8 @@ def _checked(
         check_types(algorithm, segment)  # before the look-up: 1, 1.0 and True are equal keys
     if order is not None or wire is not None:
         encoding.check(order, wire)
-    key = kind(name, operation, source.shape, source.dtype, algorithm, segment, order, wire, bool(check))
+    sharing = len(state.arrays) > 0
+    key = kind(name, operation, source.shape, source.dtype, algorithm, segment, order, wire, bool(check), sharing)
     keep = name != "allreduce_init"
     known = state.call(key) if keep else None
     call = known or prepare(state, operation, key)
@@ -255,14 +261,15 @@ def kind(
     order: str | None = None,
     wire: str | None = None,
     check: bool = True,
+    sharing: bool = False,
 ) -> tuple[Any, ...]:
-    """Return the key of all calls that are prepared alike."""
-    return name, shape, dtype, operation.name, operation.commutative, algorithm, segment, order, wire, check
+    """Return the key of all calls that are prepared alike; `sharing`: the communicator has node-shared arrays."""
+    return name, shape, dtype, operation.name, operation.commutative, algorithm, segment, order, wire, check, sharing
 
 
 def prepare(state: State, operation: Operation, key: tuple[Any, ...]) -> Call:
     """Prepare the calls of this `kind` on this rank."""
-    name, shape, dtype, _, _, algorithm, segment, order, wire, check = key
+    name, shape, dtype, _, _, algorithm, segment, order, wire, check, sharing = key
     work, result = operation.types(dtype)
     codec = None
     if order or wire:
@@ -275,29 +282,45 @@ def prepare(state: State, operation: Operation, key: tuple[Any, ...]) -> Call:
                 f"{what} {order or wire!r} needs algorithm 'direct', found {asked!r}; use algorithm='auto'"
             )
     count = math.prod(shape)
-    below = 0 if name == "iallreduce" else LIBRARY_BELOW  # an engine cannot be in flight more than once
-    choice = choose(algorithm, segment, operation, work, count, state.nodes, below)
+    blocking = name != "iallreduce"  # neither an engine nor a room can be in flight more than once
+    choice = choose(algorithm, segment, operation, work, count, state.nodes, blocking, state.shareable)
     row = choice.algorithm
     stream = op = engine = head = None
+    nbytes, room = count * work.itemsize, 0
+    if row.name == "shared":
+        room = capacity(nbytes)
+    elif sharing and blocking and state.shareable and algorithm == "auto" and row.rounds and nbytes > TINY:
+        room = SMALLEST  # its flags tell whether all ranks pass node-shared arrays
     if row.rounds is not None:
         program = compile_rounds(row.rounds(state.rank, state.size, count, **choice.static), choice.segment)
         stream = state.stream(program, work, choice.window, codec)
-    else:
+    elif not room:
         op = operations.predefined(operation)
         head = layout(operation, work, state.size) if check else None
-        small = count * work.itemsize < LIBRARY_BELOW
-        if op and small and (head or not check) and name != "iallreduce":
+        if op and nbytes < LIBRARY_BELOW and (head or not check) and blocking:
             engine = engines.offset(head, count, work.itemsize) + engines.room(count, work.itemsize), work, op.handle
     static = (*choice.static.items(), order, wire, check)
     mark = fingerprint(name, operation.name, dtype.str, shape, row.name, choice.segment, static)
     extra = "".join(f", {key} {value}" for key, value in (("order", order), ("wire", wire)) if value)
     text = f"{name}(op {operation.name}, dtype {dtype}, shape {shape}, algorithm {row.name}{extra})"
-    return Call(key, work, result, choice, mark, stream, op, text, codec, engine=engine, head=head, checked=check)
+    return Call(
+        key, work, result, choice, mark, stream, op, text, codec, engine=engine, head=head, checked=check, room=room
+    )
 
 
 def admit(state: State, call: Call, operation: Operation, count: int, timeout: float | None) -> Call:
-    """Keep a call that is made for the first time; collective where it is the first of its engine."""
-    if call.engine:
+    """Keep a call that is made for the first time; collective where it is the first of its engine or room."""
+    if call.room:
+        room = state.rooms.blocking.get(call.room)
+        if room is None:
+            agree(state, call, state.timeout if timeout is None else timeout)
+            state.recorder.again = True
+            try:
+                room = state.rooms.add(call.room)
+            except NoRoomError:  # on every rank
+                return admit(state, prepare(state, operation, call.key), operation, count, timeout)
+        call = call._replace(stream=state.shared(call, operation, room, count))
+    elif call.engine:
         call = call._replace(plan=Plan.reusable(state, call, operation, count, timeout))
     return state.keep(call)
 

@@ -13,11 +13,15 @@ import numpy as np
 from hpcreduce.algorithms import ALGORITHMS, Algorithm
 from hpcreduce.algorithms.hierarchical import inner
 from hpcreduce.runtime.head import layout
+from hpcreduce.runtime.memory import FOLDER
 from hpcreduce.runtime.operations import Operation
 
 LIBRARY_BELOW = 512 << 10
 """Bytes below which the library's own call wins, where its meaning is ours: copied into an engine of the library's and
 back, which is what makes it safe."""
+
+SHARED_BELOW = 1 << 20
+"""Bytes below which the memory that the ranks of one node share wins."""
 
 NETWORK_BELOW = 64 << 10
 """The same where ranks are on several nodes."""
@@ -59,7 +63,8 @@ def choose(
     work: np.dtype[Any],
     count: int,
     nodes: tuple[int, ...],
-    library_below: int = LIBRARY_BELOW,
+    blocking: bool = True,
+    shareable: bool = False,
 ) -> Choice:
     """Choose for an array of `count` elements of type `work` on ``len(nodes)`` ranks.
 
@@ -75,8 +80,10 @@ def choose(
     count : int
     nodes : tuple of int
         Node of each rank.
-    library_below : int
-        Bytes below which ``auto`` takes the library's own call, where its meaning is ours.
+    blocking : bool
+        The call waits for its end, or is a persistent plan: others go without ``shared``, and ``auto`` without ``mpi``.
+    shareable : bool
+        All ranks share a node that has memory for them.
 
     Raises
     ------
@@ -86,10 +93,17 @@ def choose(
     check_types(algorithm, segment)
     across = algorithm.partition(":")[2]
     if algorithm == "auto":
-        name, reason = _automatic(operation, work, count * work.itemsize, nodes, library_below)
+        name, reason = _automatic(operation, work, count * work.itemsize, nodes, blocking, shareable)
         row = ALGORITHMS[name]
     else:
         row, reason = named(algorithm), "asked for"
+        if row.name == "shared" and not shareable:
+            raise ValueError(
+                f"algorithm 'shared' needs all ranks on one node, where they can share memory in {FOLDER}; use "
+                "algorithm='auto'"
+            )
+        if row.name == "shared" and not blocking:
+            raise ValueError("algorithm 'shared' cannot run iallreduce; use allreduce_init, or algorithm='auto'")
         if refusal := forbids(row, operation, work):
             raise ValueError(f"algorithm {algorithm!r} {refusal}; use algorithm='auto'")
     static: dict[str, Any] = {"nodes": nodes} if "nodes" in row.static else {}
@@ -102,7 +116,7 @@ def forbids(row: Algorithm, operation: Operation, work: np.dtype[Any]) -> str:
     """Return why the row's restrictions forbid it, or an empty string."""
     if not (row.keeps_order or operation.commutative):
         return f"combines ranks out of order, and op {operation.name!r} is not commutative"
-    if row.rounds is None and not operation.library:
+    if row.name == "mpi" and not operation.library:
         return f"cannot run op {operation.name!r}"
     if row.pairs and isinstance(operation.library, str) and work.char not in row.pairs.get(operation.name, ""):
         return f"does not give our meaning of op {operation.name!r} on {work}"
@@ -128,11 +142,14 @@ def named(algorithm: str) -> Algorithm:
 
 
 def _automatic(
-    operation: Operation, work: np.dtype[Any], nbytes: int, nodes: tuple[int, ...], library_below: int
+    operation: Operation, work: np.dtype[Any], nbytes: int, nodes: tuple[int, ...], blocking: bool, shareable: bool
 ) -> tuple[str, str]:
     ranks, number = len(nodes), len(set(nodes))
-    below = min(library_below, NETWORK_BELOW) if number > 1 else library_below
-    if nbytes < below and not forbids(ALGORITHMS["mpi"], operation, work) and layout(operation, work, ranks):
+    if blocking and shareable and nbytes < SHARED_BELOW:
+        return "shared", f"below {SHARED_BELOW >> 10} KiB memory that all ranks share is fastest"
+    below = NETWORK_BELOW if number > 1 else LIBRARY_BELOW
+    ours = forbids(ALGORITHMS["mpi"], operation, work) or not layout(operation, work, ranks)
+    if blocking and nbytes < below and not ours:
         return "mpi", f"below {below >> 10} KiB the library's own call is fastest"
     if not operation.commutative:
         return "tree", f"op {operation.name!r} is not commutative, and tree keeps rank order"

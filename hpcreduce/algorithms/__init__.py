@@ -168,6 +168,18 @@ _ROWS = (
         source="pairwise exchange: Thakur, Rabenseifner & Gropp 2005, doi:10.1177/1094342005051521",
     ),
     Algorithm(
+        name="shared",
+        rounds=None,
+        keeps_order=True,
+        pairs=_NO_PAIRS,
+        static=(),
+        round_count=None,
+        volume=None,
+        cost="2 exchanges of flags, no message",
+        description="in memory that the ranks of a node share; arrays of hpcreduce.empty are reduced where they are",
+        source="MPICH release_gather; Open MPI coll/xhc",
+    ),
+    Algorithm(
         name="mpi",
         rounds=None,
         keeps_order=True,

@@ -7,6 +7,7 @@ from collections.abc import Hashable
 from typing import Any, NamedTuple
 
 from hpcreduce.algorithms import ALGORITHMS
+from hpcreduce.runtime.shared import Shared
 from hpcreduce.runtime.stream import Stream
 from hpcreduce.selection import Choice
 
@@ -16,13 +17,13 @@ class Call(NamedTuple):
 
     Attributes
     ----------
-    key : hashable
+    key : tuple
         What is kept under this key stands for all calls of this kind.
     work, result : numpy.dtype
     choice : Choice
     fingerprint : int
         32 bits of what the ranks must agree on.
-    stream : Stream or None
+    stream : Stream, Shared or None
         None where the library's own call runs it.
     op : mpi4py.MPI.Op or None
         What that call is given; `None` for an operation of the user's own, which belongs to one call only.
@@ -38,14 +39,16 @@ class Call(NamedTuple):
         What tells ranks that differ apart there, if the call is checked.
     checked : bool
         Ranks that differ are found before any gets a result.
+    room : int
+        Bytes of a stage of the room in node-shared memory that it needs, or 0.
     """
 
-    key: Hashable
+    key: tuple[Any, ...]
     work: Any
     result: Any
     choice: Choice
     fingerprint: int
-    stream: Stream | None
+    stream: Stream | Shared | None
     op: Any
     text: str
     codec: Any = None
@@ -53,6 +56,7 @@ class Call(NamedTuple):
     engine: Any = None
     head: Any = None
     checked: bool = True
+    room: int = 0
 
     def __str__(self) -> str:
         return self.text

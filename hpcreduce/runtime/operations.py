@@ -67,6 +67,11 @@ class Operation(NamedTuple):
         return self.work == "mean"
 
     @property
+    def predefined(self) -> bool:
+        """Whether it is a row of `OPERATIONS`, whose functions leave their second operand alone."""
+        return isinstance(self.library, str) and bool(self.library)
+
+    @property
     def locates(self) -> bool:
         """Whether the result is a pair of values and ranks."""
         return self.work == "pair"

@@ -25,6 +25,7 @@ from hpcreduce.runtime.calls import Call, fingerprint
 from hpcreduce.runtime.engines import Engine
 from hpcreduce.runtime.operations import OPERATIONS, Operation
 from hpcreduce.runtime.program import compile_rounds
+from hpcreduce.runtime.shared import Room
 from hpcreduce.runtime.state import State, attend
 from hpcreduce.runtime.stream import SizeError
 from hpcreduce.runtime.wait import in_flight
@@ -54,7 +55,7 @@ class Plan:
     _request: Any = None
     _persistent = False  # the request is one of the library's persistent ones
     _own = False  # and this plan's alone
-    _borrowed: Engine | None = None  # the engine that it belongs to, and that nothing else uses meanwhile
+    _borrowed: Engine | Room | None = None  # what nothing else uses meanwhile
     _message: Any = None  # the array of that engine: head and work array
     _head: Any = None
     _totals: Any = None  # what the head is if all ranks mean the same
@@ -96,7 +97,7 @@ class Plan:
         if engine is None:
             agree(state, call, timeout)
             state.recorder.again = True
-            engine = state.engines.make(call.engine, call.op)
+            engine = state.engines.add(call.engine, call.op)
         array = engine.array[:count]
         plan = cls(state, call, operation, Given(array, (array,), True), array, array, None)
         plan._work_in(engine, count)
@@ -107,12 +108,16 @@ class Plan:
         state, call = self.state, self._call
         self._plan = state.recorder.plan()
         self._mark = fingerprint(call.fingerprint, self._plan)
-        if self._stream:
+        if call.room:
+            common = agree(state, call, self._timeout, state.rooms.free_ones(call.room))
+            self._borrowed = room = state.rooms.borrow(call.room, common)
+            self._stream = state.shared(call, self._operation, room, self._work.size)
+        elif self._stream:
             return self
-        if call.engine:
+        elif call.engine:
             common = agree(state, call, self._timeout, state.engines.free_ones(call.engine))
-            self._borrowed = state.engines.borrow(call.engine, call.op, common)
-            self._work_in(self._borrowed, self._work.size)
+            self._borrowed = state.engines.borrow(call.engine, common, call.op)
+            self._work_in(self._borrowed, self._work.size)  # type: ignore[arg-type]
         else:
             agree(state, call, self._timeout)
             self._share()

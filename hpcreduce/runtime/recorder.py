@@ -27,7 +27,7 @@ PLANS = 128
 
 _OURS = {
     f"hpcreduce.{name}"
-    for name in ("collectives", "related", "intracomm", "runtime.plan", "runtime.state", "runtime.agreement")
+    for name in ("collectives", "related", "sharing", "intracomm", "runtime.plan", "runtime.state", "runtime.agreement")
 }
 
 

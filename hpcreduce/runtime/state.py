@@ -20,11 +20,14 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
 from hpcreduce.errors import BrokenCommunicatorError, CollectiveTimeoutError, HpcreduceError, PeerError
-from hpcreduce.runtime import failures, wait
+from hpcreduce.runtime import failures, memory, shared, wait
+from hpcreduce.runtime.arrays import Arrays
 from hpcreduce.runtime.calls import Call
 from hpcreduce.runtime.control import Control
-from hpcreduce.runtime.engines import Engines
+from hpcreduce.runtime.engines import Engine
 from hpcreduce.runtime.inquiry import Inquiry, named
+from hpcreduce.runtime.operations import Operation
+from hpcreduce.runtime.pool import Pool
 from hpcreduce.runtime.program import Program
 from hpcreduce.runtime.recorder import Recorder
 from hpcreduce.runtime.stream import Stream
@@ -73,8 +76,14 @@ class State:
     thread : int
         The thread that used it last.
     recorder : Recorder
-    engines : Engines
-        The library's persistent requests that calls and plans use in turn.
+    engines : Pool
+        The library's persistent requests.
+    rooms : Pool
+        Node-shared memory in which calls and plans reduce.
+    shareable : bool
+        All ranks are on one node, and it has memory for rooms.
+    arrays : Arrays
+        The node-shared arrays that the caller made.
     holders : set
         What holds requests of the library that must be freed before MPI ends; has ``release()``.
     """
@@ -90,6 +99,7 @@ class State:
         self.thread = threading.get_ident()
         self.identity = ""
         self.members: tuple[int, ...] = (0,)
+        self.shareable, self.arrays = False, Arrays()
         self._untold = False  # a verdict that no call has raised yet
         self._recoveries = itertools.count(1)
         self.left = ""  # what the others were told when this rank left
@@ -129,17 +139,62 @@ class State:
         self._wait(request, f"{what} (MPI_Comm_idup)", timeout)
         for duplicate in self.comm, self._control_comm:
             duplicate.Set_errhandler(MPI.ERRORS_RETURN)
-        self.engines = Engines(self.comm, self.in_place)
+        self.engines = Pool(lambda key, op: Engine(self.comm, self.in_place, key, op))
+        self.rooms = Pool(self._furnish)
 
     def _exchange(self, host: str, timeout: float | None) -> None:
         """Learn the nodes of all ranks, and agree on an identity; collective."""
-        mine = hashlib.blake2b(host.encode(), digest_size=8).digest() + next(_numbers).to_bytes(8, "little")
-        theirs = bytearray(16 * self.size)
-        request = self.comm.Iallgather(mine, theirs)
-        self._wait(request, "first use of the communicator (exchange of host names)", timeout, mine, theirs)
-        names = [bytes(theirs[16 * rank : 16 * rank + 8]) for rank in range(self.size)]
-        self.nodes = node_map(names)
-        self.identity = f"{self.members[0]}.{int.from_bytes(theirs[8:16], 'little')}"
+        name = hashlib.blake2b(host.encode(), digest_size=8).digest()
+        mine = name + next(_numbers).to_bytes(8, "little") + memory.usable().to_bytes(8, "little")
+        theirs = self._gather(mine, "first use of the communicator (exchange of host names)", timeout)
+        self.nodes = node_map([each[:8] for each in theirs])
+        self.identity = f"{self.members[0]}.{int.from_bytes(theirs[0][8:16], 'little')}"
+        self.shareable = max(self.nodes) == 0 and all(each[16] for each in theirs)
+
+    def _gather(self, mine: bytes, what: str, timeout: float | None) -> list[bytes]:
+        """Return the bytes of all ranks; collective."""
+        theirs, length = bytearray(len(mine) * self.size), len(mine)
+        self._wait(self.comm.Iallgather(mine, theirs), what, timeout, mine, theirs)
+        return [bytes(theirs[length * rank : length * (rank + 1)]) for rank in range(self.size)]
+
+    def share(self, nbytes: int, what: str, timeout: float | None = None) -> list[Any]:
+        """Make memory that this node's ranks share and return that of each rank, `None` for those of other nodes.
+
+        Collective; all ranks must have agreed on it.
+
+        Raises
+        ------
+        memory.NoRoomError
+            On every rank, if any has none.
+        """
+        name, own = memory.create(nbytes)
+        try:
+            names = self._gather(name, what, timeout)
+            own_node = self.nodes[self.rank]
+            memories = [
+                own if rank == self.rank else memory.attach(each, nbytes) if self.nodes[rank] == own_node else None
+                for rank, each in enumerate(names)
+            ]
+            whole = all(each is not None for each, node in zip(memories, self.nodes, strict=True) if node == own_node)
+            done = self._gather(bytes([whole]), what, timeout)
+        finally:
+            memory.remove(name)
+        without = [rank for rank, each in enumerate(names) if not any(each)]
+        if without or not all(map(any, done)):
+            without = without or [rank for rank, each in enumerate(done) if not any(each)]
+            raise memory.NoRoomError(
+                f"rank {self.rank}: {what}: {named(without)} cannot share {nbytes} bytes of memory in {memory.FOLDER}; "
+                "free some there, or give it more room"
+            )
+        return memories
+
+    def _furnish(self, stage: int) -> shared.Room:
+        try:
+            return shared.Room(self.share(shared.size_of(stage), "memory for a sum in node-shared memory"), stage)
+        except memory.NoRoomError:
+            self.shareable = False
+            self.calls.clear()
+            raise
 
     def _listen(self) -> None:
         self.inquiry = Inquiry(self.rank, self.size, self.recorder, self._circumstances)
@@ -169,7 +224,7 @@ class State:
             self.condemn("recover() was called")
             self._untold = False
             self.calls.clear()
-            _kept_alive.append((self.comm, self._control_comm, self.engines, self.control))
+            _kept_alive.append((self.comm, self._control_comm, self.engines, self.control, self.rooms))
             self._duplicate(self._control_comm, "recover()", timeout)
             self.recorder = Recorder()
             self.identity = f"{self.identity.partition('+')[0]}+{next(self._recoveries)}"
@@ -184,6 +239,7 @@ class State:
         for holder in list(self.holders):
             holder.release()
         self.calls.clear()
+        self.arrays.clear()
         self._free_engines()
 
     def free(self) -> None:
@@ -198,7 +254,9 @@ class State:
 
     def _free_engines(self) -> None:
         if self.opened and not self._busy() and not self.broken:
-            self.engines.free()
+            for engine in self.engines.drain():
+                engine.request.Free()
+            list(self.rooms.drain())
 
     def _busy(self) -> bool:
         return any(operation.state is self for operation in wait.in_flight)
@@ -206,6 +264,20 @@ class State:
     def stream(self, program: Program, dtype: Any, window: int, codec: Any = None) -> Stream:
         """Return a stream of this communicator's messages."""
         return Stream(self.comm, program, dtype, window, codec=codec, status=self._status)
+
+    def shared(self, call: Call, operation: Operation, room: shared.Room, count: int) -> shared.Shared:
+        """Return what reduces arrays of this kind in that room."""
+        return shared.Shared(
+            room,
+            self.rank,
+            count,
+            call.work,
+            ordered=not operation.commutative,
+            reads=operation.predefined,
+            fence=memory.fence(),
+            arrays=self.arrays or None,
+            otherwise=call.stream if isinstance(call.stream, Stream) else None,
+        )
 
     def call(self, key: Hashable) -> Call | None:
         """Return what is kept under `key`, if it is still true and not in use."""
@@ -301,7 +373,7 @@ class State:
         return waiter.where() if waiter is not None and waiter.state is self else ""
 
     def fail(self, text: str) -> None:
-        """Tell all ranks that this one has failed: they raise PeerError. What it raises itself stands for the verdict."""
+        """Tell all ranks that this one, which raises an error of its own, has failed: they raise PeerError."""
         if self.opened and not self.closed:
             if self.inquiry.verdict is None:
                 self.inquiry.fail(f"rank {self.rank} has failed:\n{text}")
