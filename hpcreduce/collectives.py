@@ -287,11 +287,12 @@ def prepare(state: State, operation: Operation, key: tuple[Any, ...]) -> Call:
     row = choice.algorithm
     stream = op = engine = head = None
     nbytes, room = count * work.itemsize, 0
-    if row.name == "shared":
-        room = capacity(nbytes)
+    inside = row.name == "hierarchical" and state.hosted and state.counterparts and blocking and nbytes > TINY
+    if row.name == "shared" or inside:
+        room = capacity(nbytes, across=bool(inside))
     elif sharing and blocking and state.shareable and algorithm == "auto" and row.rounds and nbytes > TINY:
         room = SMALLEST  # its flags tell whether all ranks pass node-shared arrays
-    if row.rounds is not None:
+    if row.rounds is not None and not inside:
         program = compile_rounds(row.rounds(state.rank, state.size, count, **choice.static), choice.segment)
         stream = state.stream(program, work, choice.window, codec)
     elif not room:
@@ -310,18 +311,18 @@ def prepare(state: State, operation: Operation, key: tuple[Any, ...]) -> Call:
 
 def admit(state: State, call: Call, operation: Operation, count: int, timeout: float | None) -> Call:
     """Keep a call that is made for the first time; collective where it is the first of its engine or room."""
+    pool, key = (state.rooms, call.room) if call.room else (state.engines, call.engine)
+    if key and key not in pool.blocking:
+        agree(state, call, state.timeout if timeout is None else timeout)
+        state.recorder.again = True
+        try:
+            pool.add(key) if call.room else pool.add(key, call.op)
+        except NoRoomError:  # on every rank
+            return admit(state, prepare(state, operation, call.key), operation, count, timeout)
     if call.room:
-        room = state.rooms.blocking.get(call.room)
-        if room is None:
-            agree(state, call, state.timeout if timeout is None else timeout)
-            state.recorder.again = True
-            try:
-                room = state.rooms.add(call.room)
-            except NoRoomError:  # on every rank
-                return admit(state, prepare(state, operation, call.key), operation, count, timeout)
-        call = call._replace(stream=state.shared(call, operation, room, count))
-    elif call.engine:
-        call = call._replace(plan=Plan.reusable(state, call, operation, count, timeout))
+        call = call._replace(stream=state.shared(call, operation, pool.blocking[key], count))
+    if key and count * call.work.itemsize <= (TINY if call.room else LIBRARY_BELOW):
+        call = call._replace(plan=Plan.reusable(state, call, operation, count))
     return state.keep(call)
 
 

@@ -25,7 +25,7 @@ def empty(
 
     It is an ordinary array. Where all ranks of `comm` are on one node and pass such arrays, or contiguous slices of
     them, as the buffer of an `allreduce` in place, they are reduced where they are, without a message: about as fast as
-    copying them. Where some pass others, ``auto`` takes what it takes for those.
+    copying them. Where some pass others, or `comm` has several nodes, ``auto`` takes what it takes for any array.
 
     The memory is given back once nothing refers to the array any more and `free`, or the communicator's end, has made
     the other ranks forget it.
@@ -75,7 +75,7 @@ def empty(
         memories = state.share(nbytes, text, limit)
     except NoRoomError as error:
         raise MemoryError(str(error)) from None
-    own = state.arrays.add(state.rank, nbytes, memories)
+    own = state.arrays.add(state.mates.index(state.rank), nbytes, memories)
     return np.ndarray(lengths, kind, own)
 
 

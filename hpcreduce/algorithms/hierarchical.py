@@ -84,6 +84,14 @@ def layout(rank: int, size: int, nodes: Sequence[Any]) -> tuple[list[int], list[
     return members, [group[0] for group in groups.values()], max(map(len, groups.values()))
 
 
+def counterparts(rank: int, size: int, nodes: Sequence[Any]) -> list[int]:
+    """Return the ranks at the same place in their nodes; empty where nodes have different numbers of ranks, or one."""
+    members, leaders, _ = layout(rank, size, nodes)
+    groups = [layout(leader, size, nodes)[0] for leader in leaders]
+    even = all(len(group) == len(members) > 1 for group in groups)
+    return [group[members.index(rank)] for group in groups] if even and len(groups) > 1 else []
+
+
 def renumbered(rounds: Rounds, ranks: Sequence[int]) -> Rounds:
     """Yield rounds of a part of the ranks with the peers' own numbers."""
     for verbs in rounds:

@@ -12,7 +12,7 @@ _OFFSET = 44  # bits of a place that are an offset
 
 
 class _Array(NamedTuple):
-    """One array of every rank: the address of this rank's own, its bytes, and each rank's memory."""
+    """One array of every rank: the address of this rank's own, its bytes, and the memory of each rank of the node."""
 
     address: int
     nbytes: int
@@ -30,10 +30,9 @@ class Arrays:
         return len(self._known)
 
     def add(self, rank: int, nbytes: int, memories: Sequence[Any]) -> Any:
-        """Take the memory of a new array on every rank, and return this rank's own as bytes."""
-        arrays = [None if memory is None else np.frombuffer(memory, np.uint8, nbytes) for memory in memories]
+        """Take the memory of a new array of every rank of the node, and return that of the one at hand as bytes."""
+        arrays = [np.frombuffer(memory, np.uint8, nbytes) for memory in memories]
         own = arrays[rank]
-        assert own is not None
         self._known[next(self._numbers)] = _Array(_address(own), nbytes, arrays)
         return own
 

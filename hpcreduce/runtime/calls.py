@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from typing import Any, NamedTuple
 
 from hpcreduce.algorithms import ALGORITHMS
-from hpcreduce.runtime.shared import Shared
+from hpcreduce.runtime.shared import Shared, Tiny
 from hpcreduce.runtime.stream import Stream
 from hpcreduce.selection import Choice
 
@@ -23,7 +23,7 @@ class Call(NamedTuple):
     choice : Choice
     fingerprint : int
         32 bits of what the ranks must agree on.
-    stream : Stream, Shared or None
+    stream : Stream, Shared, Tiny or None
         None where the library's own call runs it.
     op : mpi4py.MPI.Op or None
         What that call is given; `None` for an operation of the user's own, which belongs to one call only.
@@ -48,7 +48,7 @@ class Call(NamedTuple):
     result: Any
     choice: Choice
     fingerprint: int
-    stream: Stream | Shared | None
+    stream: Stream | Shared | Tiny | None
     op: Any
     text: str
     codec: Any = None

@@ -79,6 +79,7 @@ class Plan:
         self._given, self._sendbuf, self._recvbuf = given, sendbuf, recvbuf
         self._timeout = state.timeout if timeout is None else timeout
         self._codec, self._mark, self._comm = call.codec, call.fingerprint, state.comm
+        self._fold = (call.codec or operation).fold
         if call.codec:
             self._work, home = np.empty(given.source.size, call.work), False
         else:
@@ -88,19 +89,13 @@ class Plan:
         self._divides = operation.divides and not call.codec
 
     @classmethod
-    def reusable(cls, state: State, call: Call, operation: Operation, count: int, timeout: float | None) -> Plan:
-        """Return a plan for `rerun`, in the engine for blocking calls, so that any buffers can take their turn.
-
-        Collective where there is no such engine yet.
-        """
-        engine = state.engines.blocking.get(call.engine)
-        if engine is None:
-            agree(state, call, timeout)
-            state.recorder.again = True
-            engine = state.engines.add(call.engine, call.op)
-        array = engine.array[:count]
+    def reusable(cls, state: State, call: Call, operation: Operation, count: int) -> Plan:
+        """Return a plan for `rerun`, so that any buffers can take their turn in the same work array."""
+        array = np.empty(count, call.work)
         plan = cls(state, call, operation, Given(array, (array,), True), array, array, None)
-        plan._work_in(engine, count)
+        if call.engine:
+            plan._work_in(state.engines.blocking[call.engine], count)
+        plan._loads = plan._stores = True
         return plan
 
     def persist(self) -> Plan:
@@ -287,8 +282,7 @@ class Plan:
             if not order[1] & GLANCE or state.recorder.away > wait.LOOK or state.left:
                 state.glance()
             if self._stream:
-                tag = state.tag(state.recorder.token)
-                self._stream.start(self._work, (self._codec or self._operation).fold, tag)
+                self._stream.start(self._work, self._fold, state.tag(state.recorder.token))
             elif self._persistent:
                 if self._head:
                     self._totals = self._head.write(self._message, state.recorder.token)

@@ -12,7 +12,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,9 @@ PIECE = 256 << 10
 
 BLOCK = 32 << 10
 """Bytes that are combined at a time: they stay in the processor's cache meanwhile."""
+
+ACROSS_PIECE = 4 << 20
+"""The same where a piece crosses a network before the next one is staged."""
 
 SMALLEST = 4 << 10
 """Bytes of the smallest stage."""
@@ -64,9 +67,9 @@ class Room:
         self.turn, self.used = 0, True
 
 
-def capacity(nbytes: int) -> int:
+def capacity(nbytes: int, across: bool = False) -> int:
     """Return the bytes of a stage in the room for arrays of `nbytes`: a power of two."""
-    return 1 << (min(PIECE, max(SMALLEST, nbytes)) - 1).bit_length()
+    return 1 << (min(ACROSS_PIECE if across else PIECE, max(SMALLEST, nbytes)) - 1).bit_length()
 
 
 def size_of(stage: int) -> int:
@@ -74,127 +77,62 @@ def size_of(stage: int) -> int:
     return LINE + STAGES * stage
 
 
-class Shared:
-    """An all-reduce in a room; moved like a `hpcreduce.runtime.stream.Stream`.
+class _Exchange:
+    """What rules both ways to reduce in a room; moved like a `hpcreduce.runtime.stream.Stream`.
 
     Parameters
     ----------
     room : Room
     rank, count : int
     dtype : numpy.dtype
-    ordered : bool
-        Contributions must be combined in rank order.
     reads : bool
         The operation leaves what it combines alone, so that it can read other ranks' memory.
     fence : callable or None
         Orders this rank's memory accesses for the others.
-    arrays : Arrays, optional
-        Node-shared arrays of the communicator: they are reduced where they are, if all ranks pass such arrays.
-    otherwise : Stream, optional
-        What runs if they do not; by default the stages are used.
     """
 
     def __init__(
-        self,
-        room: Room,
-        rank: int,
-        count: int,
-        dtype: np.dtype[Any],
-        *,
-        ordered: bool = False,
-        reads: bool = True,
-        fence: Any = None,
-        arrays: Any = None,
-        otherwise: Stream | None = None,
+        self, room: Room, rank: int, count: int, dtype: np.dtype[Any], *, reads: bool = True, fence: Any = None
     ) -> None:
         self._room, self._rank, self._count, self._dtype = room, rank, count, dtype
-        self._ordered, self._reads, self._fence = ordered, reads, fence
-        self._arrays, self._otherwise = arrays, otherwise
-        size = len(room.lines)
-        self._line, self._others = room.lines[rank], [other for other in range(size) if other != rank]
+        self._reads, self._fence = reads, fence
+        self._line, self._others = room.lines[rank], [other for other in range(len(room.lines)) if other != rank]
         length = len(room.stages[0][0]) // dtype.itemsize
         stages = zip(*room.stages, strict=True)
         self._views = [[stage[: length * dtype.itemsize].view(dtype) for stage in each] for each in stages]
-        self._pieces = partition(count, max(1, -(-count // max(1, length))))
-        self._chunks = [partition(piece.length, size) for piece in self._pieces]
-        self._block = max(1, BLOCK // dtype.itemsize)
-        self._tiny = count * dtype.itemsize <= TINY
+        self._length = max(1, length)
         self.busy = False
-        self._reset()
-
-    def _reset(self) -> None:
         self._buffer: Any = None
         self._fold: Any = None
-        self._work: Iterator[None] = iter(())
-        self._running: Stream | None = None
-        self._left, self._missing = 0, -1
-        self._tag = 0
-
-    def start(self, buffer: Any, fold: Fold, tag: int) -> None:
-        """Begin to reduce `buffer`, a contiguous one-dimensional array, in place."""
-        self.busy = True
-        self._buffer, self._fold, self._tag = buffer, fold, tag
-        self._left, self._missing = 1 << 60, -1
-        self._work = self._run()
-        next(self._work, None)
-
-    def progress(self) -> int:
-        """Do all that can be done now; return how many steps are left, 0 when the result is complete."""
-        if next(self._work, self) is not self:
-            return self._left
-        self._reset()
-        self.busy = False
-        return 0
+        self._tag, self._missing = 0, -1
+        self._left = 0  # only tells whether anything moved
 
     def abandon(self) -> list[Any]:
         """Give up, and return what must be kept alive."""
-        return [self._room, self._buffer, self._running.abandon() if self._running else None]
+        return [self._room, self._buffer]
 
     def peer(self) -> int | None:
         """Return the rank that is waited for."""
-        return self._running.peer() if self._running else self._missing
+        return self._missing
 
     def where(self) -> str:
         """Return what is waited for, in words."""
-        if self._running:
-            return self._running.where()
         return f"waiting in node-shared memory for rank {self._missing}"
 
-    def _run(self) -> Iterator[None]:
-        """Yield wherever another rank has to come first."""
-        if self._arrays is not None:
-            place = self._arrays.place(self._buffer)
-            turn = self._say(_HERE, self._next(), place)
-            if place or not self._otherwise:
-                while not self._said(_HERE, turn, self._others):
-                    yield
-                places = [line[_PLACE + (turn & 1)] for line in self._room.lines]
-                if all(places):
-                    yield from self._in_place(turn, places)
-                    return
-            if self._otherwise:
-                yield from self._hand_over(self._otherwise)
-                return
-        if self._tiny:
-            yield from self._by_all()
-        else:
-            yield from self._by_owners()
+    def _begin(self, buffer: Any, fold: Fold, tag: int) -> None:
+        self.busy = True
+        self._buffer, self._fold, self._tag = buffer, fold, tag
+        self._left, self._missing = 1 << 60, -1
 
     def _next(self) -> int:
         self._room.turn += 1
         return self._room.turn
 
-    def _say(self, what: int, turn: int, place: int = 0) -> int:
+    def _say(self, what: int, turn: int) -> None:
         """Tell the others, who may then read what this rank wrote before."""
-        parity = turn & 1
-        if place:
-            self._line[_PLACE + parity] = place
-        elif self._arrays is not None and what == _HERE:
-            self._line[_PLACE + parity] = 0
         if self._fence:
             self._fence()
-        self._line[what + parity] = turn << 32 | self._tag
-        return turn
+        self._line[what + (turn & 1)] = turn << 32 | self._tag
 
     def _said(self, what: int, turn: int, others: Sequence[int]) -> bool:
         """Return whether all those ranks have said so."""
@@ -208,27 +146,121 @@ class Shared:
             self._fence()
         return True
 
-    def _combine(self, target: Any, views: list[Any], start: int, stop: int, ordered: bool) -> None:
-        """Combine that stretch of all views in `target`, which holds this rank's own."""
-        order: Sequence[int] = self._others
-        if ordered:
-            if self._rank:
-                np.copyto(target, views[0][start:stop])
-            order = range(1, len(views))
-        for other in order:
-            landed = views[other][start:stop]
-            self._fold(target, landed if self._reads else landed.copy(), RIGHT)
+    def _reduce(self, target: Any, views: Iterable[Any]) -> None:
+        """Reduce the views into the target, one after the other."""
+        for view in views:
+            self._fold(target, view if self._reads else view.copy(), RIGHT)
 
-    def _by_all(self) -> Iterator[None]:
-        buffer, turn, count = self._buffer, self._next(), self._count
-        views = self._views[turn % STAGES]
-        np.copyto(views[self._rank][:count], buffer)
+
+class Tiny(_Exchange):
+    """An all-reduce in which every rank combines everything itself, in rank order."""
+
+    _turn = 0
+
+    def start(self, buffer: Any, fold: Fold, tag: int) -> None:
+        """Begin to reduce `buffer`, a contiguous one-dimensional array, in place."""
+        self._begin(buffer, fold, tag)
+        self._turn = turn = self._next()
+        self._views[turn % STAGES][self._rank][: self._count] = buffer
         self._say(_HERE, turn)
-        while not self._said(_HERE, turn, self._others):
-            yield
-        self._combine(buffer, views, 0, count, True)
 
-    def _by_owners(self) -> Iterator[None]:
+    def progress(self) -> int:
+        """Do all that can be done now; return how many steps are left, 0 when the result is complete."""
+        turn, count = self._turn, self._count
+        if not self._said(_HERE, turn, self._others):
+            return self._left
+        first, *others = self._views[turn % STAGES]
+        if self._rank:
+            self._buffer[...] = first[:count]
+        self._reduce(self._buffer, [view[:count] for view in others])
+        self.busy, self._buffer = False, None
+        return 0
+
+
+class Shared(_Exchange):
+    """An all-reduce in which every rank combines its own chunk.
+
+    Parameters
+    ----------
+    room, rank, count, dtype, reads, fence
+        As above; `rank` among those of the node.
+    ordered : bool
+        Contributions must be combined in rank order.
+    arrays : Arrays, optional
+        Node-shared arrays of the communicator: they are reduced where they are, if all ranks pass such arrays.
+    otherwise : Stream, optional
+        What runs if they do not; by default the stages are used.
+    across : callable, optional
+        ``across(count)`` returns the stream that combines a chunk with those of the other nodes.
+    """
+
+    def __init__(
+        self,
+        room: Room,
+        rank: int,
+        count: int,
+        dtype: np.dtype[Any],
+        *,
+        ordered: bool = False,
+        arrays: Any = None,
+        otherwise: Stream | None = None,
+        across: Callable[[int], Stream] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(room, rank, count, dtype, **options)
+        self._ordered, self._arrays, self._otherwise = ordered, arrays, otherwise
+        self._pieces = partition(count, max(1, -(-count // self._length)))
+        self._chunks = [partition(piece.length, len(room.lines)) for piece in self._pieces]
+        self._block = max(1, BLOCK // dtype.itemsize)
+        self._work: Iterator[None] = iter(())
+        self._running: Stream | None = None
+        lengths = {chunks[rank].length for chunks in self._chunks}
+        self._across = {length: across(length) for length in lengths} if across else {}
+
+    def start(self, buffer: Any, fold: Fold, tag: int) -> None:
+        """Begin to reduce `buffer`, a contiguous one-dimensional array, in place."""
+        self._begin(buffer, fold, tag)
+        self._work = self._run()
+        next(self._work, None)
+
+    def progress(self) -> int:
+        """Do all that can be done now; return how many steps are left, 0 when the result is complete."""
+        if next(self._work, self) is not self:
+            return self._left
+        self.busy, self._buffer = False, None
+        return 0
+
+    def abandon(self) -> list[Any]:
+        """Give up, and return what must be kept alive."""
+        return [*super().abandon(), self._running.abandon() if self._running else None]
+
+    def peer(self) -> int | None:
+        """Return the rank that is waited for."""
+        return self._running.peer() if self._running else self._missing
+
+    def where(self) -> str:
+        """Return what is waited for, in words."""
+        return self._running.where() if self._running else super().where()
+
+    def _run(self) -> Iterator[None]:
+        """Yield wherever another rank has to come first."""
+        if self._arrays is not None:
+            turn, place = self._next(), self._arrays.place(self._buffer)
+            self._line[_PLACE + (turn & 1)] = place
+            self._say(_HERE, turn)
+            if place or not self._otherwise:
+                while not self._said(_HERE, turn, self._others):
+                    yield
+                places = [line[_PLACE + (turn & 1)] for line in self._room.lines]
+                if all(places):
+                    yield from self._in_place(turn, places)
+                    return
+            if self._otherwise:
+                yield from self._hand_over(self._otherwise, self._buffer)
+                return
+        yield from self._in_stages()
+
+    def _in_stages(self) -> Iterator[None]:
         """Stage, combine and fetch piece by piece; each piece has an exchange of its own."""
         turn = self._bring(0)
         for index, (piece, chunks) in enumerate(zip(self._pieces, self._chunks, strict=True)):
@@ -238,15 +270,23 @@ class Shared:
             start, stop = chunks[self._rank]
             for first in range(start, stop, self._block):
                 last = min(first + self._block, stop)
-                self._combine(data[first:last], views, first, last, self._ordered)
-                np.copyto(views[self._rank][first:last], data[first:last])
+                target = data[first:last]
+                if self._ordered and self._rank:
+                    target[...] = views[0][first:last]
+                order = range(1, len(views)) if self._ordered else self._others
+                self._reduce(target, (views[other][first:last] for other in order))
+                if not self._across:
+                    views[self._rank][first:last] = target
+            if self._across:
+                yield from self._hand_over(self._across[stop - start], data[start:stop])
+                views[self._rank][start:stop] = data[start:stop]
             self._say(_DONE, turn)
             following = self._bring(index + 1) if index + 1 < len(self._pieces) else 0
             for other in self._others:
                 while not self._said(_DONE, turn, (other,)):
                     yield
                 start, stop = chunks[other]
-                np.copyto(data[start:stop], views[other][start:stop])
+                data[start:stop] = views[other][start:stop]
             turn = following
 
     def _bring(self, index: int) -> int:
@@ -254,32 +294,32 @@ class Shared:
         turn = self._next()
         stage, piece = self._views[turn % STAGES][self._rank], self._pieces[index]
         data, own = self._buffer[piece.start : piece.stop], self._chunks[index][self._rank]
-        parts = [(0, piece.length)] if self._ordered else [(0, own.start), (own.stop, piece.length)]
-        for start, stop in parts:
-            np.copyto(stage[start:stop], data[start:stop])
-        return self._say(_HERE, turn)
+        for start, stop in [(0, piece.length)] if self._ordered else [(0, own.start), (own.stop, piece.length)]:
+            stage[start:stop] = data[start:stop]
+        self._say(_HERE, turn)
+        return turn
 
     def _in_place(self, turn: int, places: list[int]) -> Iterator[None]:
-        """Combine this rank's chunk of all arrays where they are, and write it to all."""
+        """Combine this rank's chunk of all arrays where they are, in rank order, and write it to all."""
         nbytes = self._count * self._dtype.itemsize
         views = [self._arrays.memory(rank, place, nbytes).view(self._dtype) for rank, place in enumerate(places)]
         start, stop = partition(self._count, len(views))[self._rank]
         for first in range(start, stop, self._block):
             last = min(first + self._block, stop)
-            target = views[0][first:last]
-            for view in views[1:]:
-                landed = view[first:last]
-                self._fold(target, landed if self._reads else landed.copy(), RIGHT)
-            for view in views[1:]:
-                np.copyto(view[first:last], target)
+            target, *others = (view[first:last] for view in views)
+            self._reduce(target, others)
+            for other in others:
+                other[...] = target
         self._say(_DONE, turn)
         while not self._said(_DONE, turn, self._others):
             yield
 
-    def _hand_over(self, stream: Stream) -> Iterator[None]:
+    def _hand_over(self, stream: Stream, buffer: Any) -> Iterator[None]:
         self._running = stream
-        stream.start(self._buffer, self._fold, self._tag)
+        stream.start(buffer, self._fold, self._tag)
+        before = 0
         while left := stream.progress():
-            self._left = left
+            if left != before:
+                before, self._left = left, self._left - 1
             yield
         self._running = None

@@ -19,6 +19,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
+from hpcreduce.algorithms.hierarchical import ACROSS, counterparts, inner, layout, renumbered
 from hpcreduce.errors import BrokenCommunicatorError, CollectiveTimeoutError, HpcreduceError, PeerError
 from hpcreduce.runtime import failures, memory, shared, wait
 from hpcreduce.runtime.arrays import Arrays
@@ -28,7 +29,7 @@ from hpcreduce.runtime.engines import Engine
 from hpcreduce.runtime.inquiry import Inquiry, named
 from hpcreduce.runtime.operations import Operation
 from hpcreduce.runtime.pool import Pool
-from hpcreduce.runtime.program import Program
+from hpcreduce.runtime.program import Program, compile_rounds
 from hpcreduce.runtime.recorder import Recorder
 from hpcreduce.runtime.stream import Stream
 
@@ -80,8 +81,12 @@ class State:
         The library's persistent requests.
     rooms : Pool
         Node-shared memory in which calls and plans reduce.
-    shareable : bool
-        All ranks are on one node, and it has memory for rooms.
+    mates : list of int
+        The ranks of this node.
+    counterparts : list of int
+        The ranks at the same place in their nodes, if there are several nodes with equally many ranks, at least two.
+    hosted : bool
+        All hosts have memory for rooms.
     arrays : Arrays
         The node-shared arrays that the caller made.
     holders : set
@@ -99,7 +104,7 @@ class State:
         self.thread = threading.get_ident()
         self.identity = ""
         self.members: tuple[int, ...] = (0,)
-        self.shareable, self.arrays = False, Arrays()
+        self.hosted, self.arrays = False, Arrays()
         self._untold = False  # a verdict that no call has raised yet
         self._recoveries = itertools.count(1)
         self.left = ""  # what the others were told when this rank left
@@ -149,7 +154,14 @@ class State:
         theirs = self._gather(mine, "first use of the communicator (exchange of host names)", timeout)
         self.nodes = node_map([each[:8] for each in theirs])
         self.identity = f"{self.members[0]}.{int.from_bytes(theirs[0][8:16], 'little')}"
-        self.shareable = max(self.nodes) == 0 and all(each[16] for each in theirs)
+        self.hosted = all(each[16] for each in theirs)
+        self.mates = layout(self.rank, self.size, self.nodes)[0]
+        self.counterparts = counterparts(self.rank, self.size, self.nodes)
+
+    @property
+    def shareable(self) -> bool:
+        """Whether all ranks are on one node, which has memory for rooms."""
+        return self.hosted and len(self.mates) == self.size
 
     def _gather(self, mine: bytes, what: str, timeout: float | None) -> list[bytes]:
         """Return the bytes of all ranks; collective."""
@@ -158,7 +170,7 @@ class State:
         return [bytes(theirs[length * rank : length * (rank + 1)]) for rank in range(self.size)]
 
     def share(self, nbytes: int, what: str, timeout: float | None = None) -> list[Any]:
-        """Make memory that this node's ranks share and return that of each rank, `None` for those of other nodes.
+        """Make memory that this node's ranks share, and return that of each of them.
 
         Collective; all ranks must have agreed on it.
 
@@ -170,13 +182,8 @@ class State:
         name, own = memory.create(nbytes)
         try:
             names = self._gather(name, what, timeout)
-            own_node = self.nodes[self.rank]
-            memories = [
-                own if rank == self.rank else memory.attach(each, nbytes) if self.nodes[rank] == own_node else None
-                for rank, each in enumerate(names)
-            ]
-            whole = all(each is not None for each, node in zip(memories, self.nodes, strict=True) if node == own_node)
-            done = self._gather(bytes([whole]), what, timeout)
+            memories = [own if rank == self.rank else memory.attach(names[rank], nbytes) for rank in self.mates]
+            done = self._gather(bytes([None not in memories]), what, timeout)
         finally:
             memory.remove(name)
         without = [rank for rank, each in enumerate(names) if not any(each)]
@@ -192,7 +199,7 @@ class State:
         try:
             return shared.Room(self.share(shared.size_of(stage), "memory for a sum in node-shared memory"), stage)
         except memory.NoRoomError:
-            self.shareable = False
+            self.hosted = False
             self.calls.clear()
             raise
 
@@ -265,18 +272,26 @@ class State:
         """Return a stream of this communicator's messages."""
         return Stream(self.comm, program, dtype, window, codec=codec, status=self._status)
 
-    def shared(self, call: Call, operation: Operation, room: shared.Room, count: int) -> shared.Shared:
+    def shared(self, call: Call, operation: Operation, room: shared.Room, count: int) -> shared.Shared | shared.Tiny:
         """Return what reduces arrays of this kind in that room."""
-        return shared.Shared(
-            room,
-            self.rank,
-            count,
-            call.work,
-            ordered=not operation.commutative,
-            reads=operation.predefined,
-            fence=memory.fence(),
-            arrays=self.arrays or None,
-            otherwise=call.stream if isinstance(call.stream, Stream) else None,
+        options: dict[str, Any] = {"reads": operation.predefined, "fence": memory.fence()}
+        rank, static = self.mates.index(self.rank), call.choice.static
+        if count * call.work.itemsize <= shared.TINY:
+            return shared.Tiny(room, rank, count, call.work, **options)
+        options["ordered"] = not operation.commutative
+        if self.counterparts:
+            options["across"] = lambda length: self._across(length, static.get("across", ACROSS), call)
+        else:
+            options["arrays"] = self.arrays or None
+            options["otherwise"] = call.stream if isinstance(call.stream, Stream) else None
+        return shared.Shared(room, rank, count, call.work, **options)
+
+    def _across(self, count: int, algorithm: str, call: Call) -> Stream:
+        """Return what combines a chunk with those of this rank's counterparts."""
+        ranks = self.counterparts
+        rounds = inner(algorithm).rounds(ranks.index(self.rank), len(ranks), count)
+        return self.stream(
+            compile_rounds(renumbered(rounds, ranks), call.choice.segment), call.work, call.choice.window
         )
 
     def call(self, key: Hashable) -> Call | None:

@@ -1,6 +1,7 @@
 """Sums in memory that the ranks of a node share, and arrays in it."""
 
 import gc
+import itertools
 import os
 import platform
 import random
@@ -9,10 +10,10 @@ import time
 import numpy as np
 import pytest
 from mpi4py import MPI
-from outcomes import all_raise, contribution, outcomes, recovered, total
+from outcomes import all_raise, call, contribution, outcomes, recovered, total
 
 import hpcreduce
-from hpcreduce.runtime import agreement, memory, shared
+from hpcreduce.runtime import agreement, memory, shared, state
 
 SIZE = MPI.COMM_WORLD.size
 COUNTS = [0, 1, SIZE - 1, 5, 1009, 40_000, 100_003]
@@ -94,18 +95,18 @@ def test_slices_anywhere(fresh, algorithm):
 def test_without_a_message(fresh, monkeypatch):
     """Node-shared arrays of any size, and other arrays with the algorithm of that name."""
     array, private = hpcreduce.empty(fresh, 300_000, timeout=20), np.empty(300_000)
-    state = agreement.state(fresh)
+    own = agreement.state(fresh)
     for buffer, algorithm in (array, "auto"), (private, "shared"), (private[:9], "shared"):
         buffer[:] = contribution(fresh, len(buffer))
         plan = hpcreduce.allreduce_init(fresh, buffer, buffer, algorithm=algorithm, timeout=20)
         stream, fence = plan._stream, []
-        assert isinstance(stream, shared.Shared)
-        if stream._otherwise:
+        assert isinstance(stream, shared.Shared | shared.Tiny)
+        if getattr(stream, "_otherwise", None):
             monkeypatch.setattr(stream._otherwise, "start", fence.append)
         plan.Start()
         plan.Wait()
         assert not fence and (buffer == total(fresh, len(buffer))).all()
-    assert state.control.sent == 0
+    assert own.control.sent == 0
 
 
 def test_plans_in_any_order(fresh):
@@ -298,3 +299,26 @@ def test_bad_input_of_others(comm):
     with pytest.raises(ValueError, match="allreduce_init"):
         hpcreduce.iallreduce(comm, np.ones(3), algorithm="shared")
     assert hpcreduce.allreduce(comm, 1) == SIZE
+
+
+@pytest.mark.skipif(SIZE < 4, reason="two nodes of two ranks")
+@pytest.mark.parametrize("nodes", [(0, 0, 1, 1), (0, 1, 0, 1), (0, 1, 1, 0)])
+def test_inside_of_nodes(comm, monkeypatch, nodes):
+    """Of several with equally many ranks: hierarchical stages in their memory, piece by piece."""
+    monkeypatch.setattr(state, "node_map", lambda hosts: nodes)
+    monkeypatch.setattr(shared, "ACROSS_PIECE", 1 << 14)
+    four = comm.Split(0 if comm.rank < 4 else MPI.UNDEFINED)
+    if four == MPI.COMM_NULL:
+        return
+    for count, algorithm in itertools.product((600, 5000, 50_000), ("auto", "hierarchical", "hierarchical:ring")):
+        for turn in range(3):
+            array = contribution(four, count) + turn
+            plan = hpcreduce.allreduce_init(four, array, array, algorithm=algorithm, segment=1000, timeout=20)
+            assert isinstance(plan._stream, shared.Shared) or algorithm == "auto"
+            for _ in range(2):
+                array[:] = contribution(four, count) + turn
+                plan.Start()
+                plan.Wait()
+                assert (array == total(four, count) + 4 * turn).all()
+            assert (call(four, count=count, algorithm=algorithm) == total(four, count)).all()
+    four.Free()
