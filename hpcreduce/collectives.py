@@ -297,8 +297,10 @@ def prepare(state: State, operation: Operation, key: tuple[Any, ...]) -> Call:
         stream = state.stream(program, work, choice.window, codec)
     elif not room:
         op = operations.predefined(operation)
+        if op and blocking and state.shareable:
+            room = SMALLEST
         head = layout(operation, work, state.size) if check else None
-        if op and nbytes < LIBRARY_BELOW and (head or not check) and blocking:
+        if op and not room and nbytes < LIBRARY_BELOW and (head or not check) and blocking:
             engine = engines.offset(head, count, work.itemsize) + engines.room(count, work.itemsize), work, op.handle
     static = (*choice.static.items(), order, wire, check)
     mark = fingerprint(name, operation.name, dtype.str, shape, row.name, choice.segment, static)

@@ -15,6 +15,7 @@ from hpcreduce.algorithms.hierarchical import inner
 from hpcreduce.runtime.head import layout
 from hpcreduce.runtime.memory import FOLDER
 from hpcreduce.runtime.operations import Operation
+from hpcreduce.runtime.shared import TINY
 
 LIBRARY_BELOW = 512 << 10
 """Bytes below which the library's own call wins, where its meaning is ours: copied into an engine of the library's and
@@ -145,12 +146,15 @@ def _automatic(
     operation: Operation, work: np.dtype[Any], nbytes: int, nodes: tuple[int, ...], blocking: bool, shareable: bool
 ) -> tuple[str, str]:
     ranks, number = len(nodes), len(set(nodes))
-    if blocking and shareable and nbytes < SHARED_BELOW:
-        return "shared", f"below {SHARED_BELOW >> 10} KiB memory that all ranks share is fastest"
+    here = blocking and shareable
+    if here and nbytes <= TINY:
+        return "shared", f"up to {TINY >> 10} KiB memory that all ranks share is fastest"
     below = NETWORK_BELOW if number > 1 else LIBRARY_BELOW
-    ours = forbids(ALGORITHMS["mpi"], operation, work) or not layout(operation, work, ranks)
-    if blocking and nbytes < below and not ours:
+    library = not forbids(ALGORITHMS["mpi"], operation, work) and (here or layout(operation, work, ranks))
+    if blocking and nbytes < below and library:
         return "mpi", f"below {below >> 10} KiB the library's own call is fastest"
+    if here and nbytes < SHARED_BELOW:
+        return "shared", f"below {SHARED_BELOW >> 10} KiB memory that all ranks share is the next best"
     if not operation.commutative:
         return "tree", f"op {operation.name!r} is not commutative, and tree keeps rank order"
     if 1 < number < ranks:

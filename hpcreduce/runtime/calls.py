@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Hashable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from hpcreduce.algorithms import ALGORITHMS
-from hpcreduce.runtime.shared import Shared, Tiny
+from hpcreduce.runtime.shared import Met, Shared, Tiny
 from hpcreduce.runtime.stream import Stream
 from hpcreduce.selection import Choice
+
+Mover: TypeAlias = Stream | Shared | Tiny | Met
+"""What reduces an array step by step: ``start``, ``progress``, ``abandon``, ``peer``, ``where``."""
 
 
 class Call(NamedTuple):
@@ -23,8 +26,8 @@ class Call(NamedTuple):
     choice : Choice
     fingerprint : int
         32 bits of what the ranks must agree on.
-    stream : Stream, Shared, Tiny or None
-        None where the library's own call runs it.
+    stream : Mover or None
+        None where the library's own call runs it at once.
     op : mpi4py.MPI.Op or None
         What that call is given; `None` for an operation of the user's own, which belongs to one call only.
     text : str
@@ -48,7 +51,7 @@ class Call(NamedTuple):
     result: Any
     choice: Choice
     fingerprint: int
-    stream: Stream | Shared | Tiny | None
+    stream: Mover | None
     op: Any
     text: str
     codec: Any = None

@@ -87,6 +87,7 @@ def say_goodbye() -> None:
     for state in list(states):
         if state.opened and not state.closed and state.left != (why or "done"):
             state.left = why or "done"
+            state.withdraw()
             state.control.poll()
             state.inquiry.leave(why, time.time())
             state.control.flush()

@@ -359,6 +359,11 @@ class Plan:
         peer = self._stream.peer() if self._stream else None
         attend(self.state, () if peer is None else (peer,))
 
+    def withdraw(self) -> None:
+        """Let no other rank rely on this operation, unless one does already: then it is complete."""
+        if self._stream:
+            self._stream.withdraw()
+
     def expire(self, timeout: float) -> None:
         """Give up, since the time-out has passed; raise the verdict."""
         self.state.give_up("timeout", f"not finished after {timeout:g} s")

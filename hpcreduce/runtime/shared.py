@@ -12,6 +12,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -41,7 +42,10 @@ ACROSS_PIECE = 4 << 20
 SMALLEST = 4 << 10
 """Bytes of the smallest stage."""
 
-_HERE, _DONE, _PLACE = 0, 2, 4  # words of a line, two of each, which take turns
+SETTLE = 0.05
+"""Seconds in which a rank that has seen all others there tells that it goes on."""
+
+_HERE, _DONE, _PLACE, _ENTERED = 0, 2, 4, 6  # words of a line, two of each, which take turns
 
 
 class Room:
@@ -119,6 +123,9 @@ class _Exchange:
         """Return what is waited for, in words."""
         return f"waiting in node-shared memory for rank {self._missing}"
 
+    def withdraw(self) -> None:
+        """Do nothing any more that others rely on, since this rank gives up."""
+
     def _begin(self, buffer: Any, fold: Fold, tag: int) -> None:
         self.busy = True
         self._buffer, self._fold, self._tag = buffer, fold, tag
@@ -175,6 +182,84 @@ class Tiny(_Exchange):
         self._reduce(self._buffer, [view[:count] for view in others])
         self.busy, self._buffer = False, None
         return 0
+
+
+class Met(_Exchange):
+    """The library's own blocking call, made once all ranks are known to be about to make the same one.
+
+    So it has a deadline, and ranks that disagree never come to it. A rank that has said that it is there may be relied
+    on: if it gives up, it takes that back, unless another one goes on already.
+
+    Parameters
+    ----------
+    room, rank, count, dtype
+        As above.
+    call : callable
+        ``call(buffer)`` reduces in place.
+    """
+
+    _turn = 0
+    _told = _withdrawn = _over = False
+
+    def __init__(
+        self,
+        room: Room,
+        rank: int,
+        count: int,
+        dtype: np.dtype[Any],
+        *,
+        call: Callable[[Any], object],
+        **options: Any,
+    ) -> None:
+        super().__init__(room, rank, count, dtype, **options)
+        self._call = call
+
+    def start(self, buffer: Any, fold: Fold, tag: int) -> None:
+        """Begin to reduce `buffer`, a contiguous one-dimensional array, in place."""
+        self._begin(buffer, fold, tag)
+        self._turn, self._told, self._withdrawn, self._over = self._next(), False, False, False
+
+    def progress(self) -> int:
+        """Do all that can be done now; return how many steps are left, 0 when the result is complete."""
+        if not self._over:
+            if not self._told and not self._withdrawn:
+                self._say(_HERE, self._turn)
+                self._told = True
+            if self._withdrawn or not (self._said(_HERE, self._turn, self._others) or self._entered()):
+                return self._left
+            self._enter()
+        self.busy, self._buffer = False, None
+        return 0
+
+    def withdraw(self) -> None:
+        """Do not go on, unless another rank does."""
+        if self._over or self._withdrawn or not self.busy:
+            return
+        self._withdrawn = True
+        if not self._told:
+            return
+        self._line[_HERE + (self._turn & 1)] = 0
+        end = time.monotonic() + SETTLE
+        while not self._entered():
+            if time.monotonic() > end:
+                return
+            time.sleep(1e-3)
+        self._enter()
+
+    def abandon(self) -> list[Any]:
+        """Give up, and return what must be kept alive."""
+        self.withdraw()
+        return super().abandon()
+
+    def _entered(self) -> bool:
+        """Return whether any other rank has gone on, as it does when all are there."""
+        word, place = self._turn << 32 | self._tag, _ENTERED + (self._turn & 1)
+        return any(self._room.lines[other][place] == word for other in self._others)
+
+    def _enter(self) -> None:
+        self._say(_ENTERED, self._turn)
+        self._over = True
+        self._call(self._buffer)
 
 
 class Shared(_Exchange):

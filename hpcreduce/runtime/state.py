@@ -23,7 +23,7 @@ from hpcreduce.algorithms.hierarchical import ACROSS, counterparts, inner, layou
 from hpcreduce.errors import BrokenCommunicatorError, CollectiveTimeoutError, HpcreduceError, PeerError
 from hpcreduce.runtime import failures, memory, shared, wait
 from hpcreduce.runtime.arrays import Arrays
-from hpcreduce.runtime.calls import Call
+from hpcreduce.runtime.calls import Call, Mover
 from hpcreduce.runtime.control import Control
 from hpcreduce.runtime.engines import Engine
 from hpcreduce.runtime.inquiry import Inquiry, named
@@ -272,10 +272,12 @@ class State:
         """Return a stream of this communicator's messages."""
         return Stream(self.comm, program, dtype, window, codec=codec, status=self._status)
 
-    def shared(self, call: Call, operation: Operation, room: shared.Room, count: int) -> shared.Shared | shared.Tiny:
+    def shared(self, call: Call, operation: Operation, room: shared.Room, count: int) -> Mover:
         """Return what reduces arrays of this kind in that room."""
         options: dict[str, Any] = {"reads": operation.predefined, "fence": memory.fence()}
         rank, static = self.mates.index(self.rank), call.choice.static
+        if call.op:
+            return shared.Met(room, rank, count, call.work, call=self._library(call.op), **options)
         if count * call.work.itemsize <= shared.TINY:
             return shared.Tiny(room, rank, count, call.work, **options)
         options["ordered"] = not operation.commutative
@@ -285,6 +287,9 @@ class State:
             options["arrays"] = self.arrays or None
             options["otherwise"] = call.stream if isinstance(call.stream, Stream) else None
         return shared.Shared(room, rank, count, call.work, **options)
+
+    def _library(self, op: Any) -> Callable[[Any], object]:
+        return lambda buffer: self.comm.Allreduce(self.in_place, buffer, op)
 
     def _across(self, count: int, algorithm: str, call: Call) -> Stream:
         """Return what combines a chunk with those of this rank's counterparts."""
@@ -363,12 +368,23 @@ class State:
     def give_up(self, reason: str, detail: str) -> None:
         """Touch no data any more, since something is wrong or it has lasted too long; the verdict follows."""
         self.inquiry.join(reason, time.monotonic(), detail)
+        self._freeze()
+
+    def _freeze(self) -> None:
         self.frozen = True
+        self.withdraw()
+
+    def withdraw(self) -> None:
+        """Let no other rank rely on what is in flight here."""
+        for operation in list(wait.in_flight):
+            if operation.state is self:
+                operation.withdraw()
 
     def listen(self, peers: Iterable[int], concerned: bool) -> None:
         """Take and answer control messages."""
         self.control.look(peers, concerned)
-        self.frozen = self.inquiry.frozen
+        if self.inquiry.frozen and not self.frozen:
+            self._freeze()
         if self.inquiry.verdict and not self.broken:
             self.condemn()
 
@@ -446,6 +462,9 @@ class _Opening:
                     if each.members[rank] in state.members:
                         lost = state.members.index(each.members[rank])
                         raise PeerError(f"rank {state.rank}: {self.what}: rank {lost} has left\n{farewell['why']}")
+
+    def withdraw(self) -> None:
+        """Nobody relies on it."""
 
     def expire(self, timeout: float) -> None:
         """Raise."""

@@ -133,6 +133,9 @@ class Stream:
             self.busy = False
         return left
 
+    def withdraw(self) -> None:
+        """Do nothing any more that others rely on: they do not, but for messages that are sent."""
+
     def abandon(self) -> list[Any]:
         """Give up: cancel the receives, and return what must be kept alive while messages may still be under way."""
         canceled = [request for request in self._receiving if request]

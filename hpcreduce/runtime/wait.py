@@ -43,6 +43,9 @@ class Waiter(Protocol):
     def look(self) -> None:
         """Look why nothing moves; raise to end the wait."""
 
+    def withdraw(self) -> None:
+        """Let no other rank rely on this one any more, unless one does already; the last step follows."""
+
     def expire(self, timeout: float) -> None:
         """The time-out has passed: raise."""
 
@@ -114,7 +117,10 @@ def _until(waiter: Waiter, left: int, timeout: float, grace: float) -> None:
             moved = now
         idle = now - moved
         nap = 0.0 if idle < grace else 50e-6 if idle < 1 else 500e-6
-        if now - start > timeout and step():
+        if now - start > timeout:
+            waiter.withdraw()
+            if not step():
+                return
             waiter.expire(timeout)
         elif idle > LOOK and now - looked > PAUSE:
             looked = now

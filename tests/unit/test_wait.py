@@ -28,6 +28,9 @@ class Waiter:
     def look(self):
         self.looks.append(time.monotonic())
 
+    def withdraw(self):
+        pass
+
     def expire(self, timeout):
         raise CollectiveTimeoutError(f"what I wait for: not finished after {timeout:g} s")
 
