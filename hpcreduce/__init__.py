@@ -21,6 +21,7 @@ from hpcreduce.errors import (
 )
 from hpcreduce.explanation import explain
 from hpcreduce.guarding import guard
+from hpcreduce.many import Fused, allreduce_many
 from hpcreduce.related import allgather, bcast, reduce, reduce_scatter
 from hpcreduce.runtime import departure
 from hpcreduce.runtime.operations import OPERATIONS
@@ -37,6 +38,7 @@ __all__ = [
     "BrokenCommunicatorError",
     "CollectiveTimeoutError",
     "DumpError",
+    "Fused",
     "HpcreduceError",
     "Intracomm",
     "LaunchError",
@@ -49,6 +51,7 @@ __all__ = [
     "allgather",
     "allreduce",
     "allreduce_init",
+    "allreduce_many",
     "bcast",
     "explain",
     "guard",

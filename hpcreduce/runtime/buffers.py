@@ -167,6 +167,14 @@ def is_in_place(buffer: Any) -> bool:
     return type(buffer).__name__ == "InPlaceType"
 
 
+def share(one: Array, other: Array) -> bool:
+    """Whether the two have an element in common, or may, where that is hard to tell."""
+    try:
+        return np.shares_memory(one, other, max_work=100_000)  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return True
+
+
 def _target(buffer: Any, source: Array, dtype: DType) -> Array:
     array = buffer if type(buffer) is np.ndarray else memory(buffer, "recvbuf")
     if array.dtype is not dtype and array.dtype != dtype and array.dtype.newbyteorder("=") != dtype.newbyteorder("="):
@@ -202,10 +210,6 @@ def _same(source: Array, target: Array) -> bool:
     start, other = (array.__array_interface__["data"][0] for array in (source, target))
     if start == other and (source.shape, source.strides, source.dtype) == (target.shape, target.strides, target.dtype):
         return True
-    try:
-        shared = np.shares_memory(source, target, max_work=100_000)  # type: ignore[arg-type]
-    except np.exceptions.TooHardError:
-        shared = True
-    if shared:
+    if share(source, target):
         raise ValueError("sendbuf and recvbuf overlap partly; expected the same array (in place) or separate ones")
     return False
