@@ -242,7 +242,7 @@ def pack(part: Part, sources: list[Array]) -> Array:
     """Return a new buffer with the part's members."""
     members = list(map(sources.__getitem__, part.members))
     if part.uniform and part.length * part.dtype.itemsize < SMALL * len(members):
-        with contextlib.suppress(BufferError, ValueError):  # what is not contiguous, or dates
+        with contextlib.suppress(TypeError):  # what is not contiguous, or dates
             return np.ndarray(part.length, part.dtype, bytearray().join(members))  # type: ignore[arg-type]
     flat = np.empty(part.length, part.dtype)
     if members:

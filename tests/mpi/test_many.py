@@ -20,7 +20,7 @@ SHAPES = [(), (0,), (5,), (2, 3), (5,), (3, 0), (1, 2, 2), (2, 3)]
 def contribution(rank, index, shape=(5,), dtype="f8"):
     """Small whole numbers that depend on rank, array and element, exact in every type, also as a product."""
     values = (np.arange(np.prod(shape, dtype=int)).reshape(shape) + index + rank) % 3 + 1
-    return values.astype(np.int64).astype(dtype)
+    return np.asarray(values).astype(np.int64).astype(dtype)
 
 
 def equal(found, wanted):
