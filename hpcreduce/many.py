@@ -114,8 +114,12 @@ def allreduce_many(
         collectives.run(state, call, part.operation, given, flat, None, timeout)
         pieces = make_pieces(part, given.targets[0])
         finish(part, given.targets[0], pieces, state.size)
-        for index, result in zip(part.members, _results(part, pieces, given), strict=True):
-            results[index] = result
+        found = _results(part, pieces, given)
+        if part.in_order:
+            results = found
+        else:
+            for index, result in zip(part.members, found, strict=True):
+                results[index] = result
     if targets is not None:
         lists.write(targets, results)
         return out

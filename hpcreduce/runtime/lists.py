@@ -141,14 +141,23 @@ def targets(
     for part in layout.parts:
         for index in part.members:
             source, target, dtype = sources[index], wanted[index], layout.results[index]
-            flags = source.flags
-            if target is source and source.dtype == dtype and flags.writeable and flags.c_contiguous:
-                targets[index] = (source,)
-                continue
-            located = part.operation.locates
-            targets[index] = labelled(names, index, buffers.pair, source, items[index], target, dtype, located).targets
+            if part.operation.locates:
+                given = labelled(names, index, buffers.pair, source, items[index], target, dtype, True)
+                targets[index] = given.targets
+            elif _fits(target, source, dtype):
+                targets[index] = (target,)
+            else:
+                targets[index] = (labelled(names, index, buffers.receiving, target, source, dtype),)
     _check_apart(names, targets)
     return targets
+
+
+def _fits(target: Any, source: Array, dtype: DType) -> bool:
+    """Whether there is nothing that `buffers.receiving` would refuse: for most arrays, and in less time."""
+    if type(target) is not np.ndarray or target.dtype != dtype or target.shape != source.shape:
+        return False
+    flags = target.flags
+    return flags.writeable and flags.c_contiguous
 
 
 def _check_apart(names: tuple[str, ...] | None, targets: list[tuple[Array, ...]]) -> None:

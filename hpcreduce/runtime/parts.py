@@ -78,6 +78,8 @@ class Part(NamedTuple):
     sections : tuple of Section
     uniform : bool
         All arrays have the buffer's dtype.
+    in_order : bool
+        They are all that there are, in the order in which they were passed.
     """
 
     operation: Operation
@@ -86,6 +88,7 @@ class Part(NamedTuple):
     members: tuple[int, ...]
     sections: tuple[Section, ...]
     uniform: bool
+    in_order: bool
 
     def cut(self, flat: Array) -> list[Array]:
         """Return the sections of a buffer."""
@@ -147,9 +150,7 @@ def arrange(
         _part(ways[members[0]].operation, dtype, members, shapes, dtypes, kinds)
         for (_, dtype), members in together.items()
     ]
-    nothing = Part(
-        OPERATIONS["sum"], np.dtype(float), 0, (), (), True
-    )  # ranks without arrays meet the others all the same
+    nothing = Part(OPERATIONS["sum"], np.dtype(float), 0, (), (), True, True)  # who has no arrays meets the others too
     return Layout(
         tuple(parts) or (nothing,), tuple(result for _, result in kinds), describe(names, shapes, dtypes, ways)
     )
@@ -177,7 +178,9 @@ def _part(
         sections.append(Section(start, start + stop, divides, result, tuple(runs)))
         start += stop
     uniform = all(dtypes[index] == dtype for index in members)
-    return Part(OPERATIONS["sum"] if row.divides else row, dtype, start, tuple(order), tuple(sections), uniform)
+    row = OPERATIONS["sum"] if row.divides else row
+    in_order = order == list(range(len(shapes)))
+    return Part(row, dtype, start, tuple(order), tuple(sections), uniform, in_order)
 
 
 def describe(
@@ -240,7 +243,7 @@ def label(names: tuple[str, ...] | None, index: int) -> str:
 
 def pack(part: Part, sources: list[Array]) -> Array:
     """Return a new buffer with the part's members."""
-    members = list(map(sources.__getitem__, part.members))
+    members = sources if part.in_order else [sources[index] for index in part.members]
     if part.uniform and part.length * part.dtype.itemsize < SMALL * len(members):
         with contextlib.suppress(TypeError):  # what is not contiguous, or dates
             return np.ndarray(part.length, part.dtype, bytearray().join(members))  # type: ignore[arg-type]

@@ -1,6 +1,7 @@
 """Many arrays at once: what `hpcreduce.allreduce` gives for each, in one all-reduce for all that are reduced alike."""
 
 import operator
+import re
 import types
 
 import numpy as np
@@ -75,9 +76,19 @@ def test_sixteen_bits_are_rounded_once(comm):
 
 def test_layouts_and_what_is_no_array(comm):
     whole = contribution(comm.rank, 0, (4, 6))
-    arrays = [whole[::2], whole.T, whole[:, 1], whole[::-1], np.broadcast_to(whole[0], (3, 6)), np.asfortranarray(whole)]
+    arrays = [
+        whole[::2],
+        whole.T,
+        whole[:, 1],
+        whole[::-1],
+        np.broadcast_to(whole[0], (3, 6)),
+        np.asfortranarray(whole),
+    ]
     check(comm, arrays)
-    check(comm, [*arrays, comm.rank, 2.5, True, 1j, np.float32(comm.rank), np.int8(3), [1, 2, comm.rank], bytearray(b"ab")])
+    check(
+        comm,
+        [*arrays, comm.rank, 2.5, True, 1j, np.float32(comm.rank), np.int8(3), [1, 2, comm.rank], bytearray(b"ab")],
+    )
     check(comm, [comm.rank + 1, np.float32(comm.rank), True, whole], ["maxloc", "mean", "sum", "minloc"])
 
 
@@ -114,7 +125,7 @@ def test_mappings_in_any_order(comm):
     ops = {name: ("sum", "max", "mean")[names.index(name) % 3] for name in reversed(order)}
     found = allreduce_many(comm, arrays, ops, timeout=60)
     assert list(found) == order
-    for index, name in enumerate(names):
+    for name in names:
         assert equal(found[name], hpcreduce.allreduce(comm, arrays[name], op=ops[name], timeout=60)), name
     found = allreduce_many(comm, arrays, out=arrays, timeout=60)
     assert found is arrays
@@ -202,7 +213,9 @@ def test_messages_of_several_parts(comm, monkeypatch):
     one = counted(comm, monkeypatch, arrays[:1], "sum")
     assert len(sent) == 4 * len(one)
     sent = counted(comm, monkeypatch, arrays[:9:2], max_of_two)
-    assert len(sent) == 5 * len(counted(comm, monkeypatch, arrays[:1], max_of_two))  # a function may not be element-wise
+    assert len(sent) == 5 * len(
+        counted(comm, monkeypatch, arrays[:1], max_of_two)
+    )  # a function may not be element-wise
 
 
 def max_of_two(a, b):
@@ -231,7 +244,10 @@ def test_more_parts_than_calls_are_kept(comm):
 DIFFERENCES = {
     "number": (lambda arrays, ops: arrays.append(np.ones(4)), r"6 arrays.*7 arrays"),
     "none": (lambda arrays, ops: arrays.clear(), r"0 arrays"),
-    "shape": (lambda arrays, ops: arrays.__setitem__(3, np.ones((2, 2))), r"0-5 sum float64 \(4,\).*3 sum float64 \(2, 2\)"),
+    "shape": (
+        lambda arrays, ops: arrays.__setitem__(3, np.ones((2, 2))),
+        r"0-5 sum float64 \(4,\).*3 sum float64 \(2, 2\)",
+    ),
     "shapes of the same total": (
         lambda arrays, ops: arrays.__setitem__(slice(2, 4), [np.ones(3), np.ones(5)]),
         r"2 sum float64 \(3,\); 3 sum float64 \(5,\)",
@@ -253,7 +269,7 @@ def test_disagreements(comm, what):
         change(arrays, ops)
     verdict = all_raise(comm, lambda: allreduce_many(comm, arrays, ops[: len(arrays)], timeout=20))
     assert "the ranks disagree" in verdict and "test_many.py" in verdict
-    assert __import__("re").search(text, verdict, __import__("re").DOTALL), verdict
+    assert re.search(text, verdict, re.DOTALL), verdict
     assert recovered(comm)
 
 
@@ -330,12 +346,27 @@ BAD = {
     "out": (([ONE],), {"out": ONE}, TypeError, "out must be a sequence like arrays, found ndarray"),
     "out by name": (([ONE],), {"out": {"a": ONE}}, TypeError, "out must be a sequence like arrays, found dict"),
     "few outs": (([ONE, ONE],), {"out": [ONE]}, ValueError, "out has 1 entries for 2 arrays"),
-    "dtype of out": (([ONE],), {"out": [np.ones(3, int)]}, TypeError, "array 0: recvbuf has dtype int64, expected float64"),
+    "dtype of out": (
+        ([ONE],),
+        {"out": [np.ones(3, int)]},
+        TypeError,
+        "array 0: recvbuf has dtype int64, expected float64",
+    ),
     "shape of out": (({"a": ONE},), {"out": {"a": np.ones(4)}}, ValueError, "array 'a': recvbuf has shape"),
-    "mean in place": (([np.arange(3)],), {"op": "mean"}, TypeError, "array 0: recvbuf has dtype int64, expected float64"),
+    "mean in place": (
+        ([np.arange(3)],),
+        {"op": "mean"},
+        TypeError,
+        "array 0: recvbuf has dtype int64, expected float64",
+    ),
     "twice": (([ONE, ONE],), {"out": [ONE, ONE]}, ValueError, "array 0 and array 1 share memory"),
     "overlap": (([ONE, ONE],), {"out": [np.ones(6)[:3]] * 2}, ValueError, "array 0 and array 1 share memory"),
-    "read-only": (([np.broadcast_to(1.0, 3)],), {"out": [np.broadcast_to(1.0, 3)]}, ValueError, "array 0: recvbuf is read"),
+    "read-only": (
+        ([np.broadcast_to(1.0, 3)],),
+        {"out": [np.broadcast_to(1.0, 3)]},
+        ValueError,
+        "array 0: recvbuf is read",
+    ),
 }
 
 
@@ -386,7 +417,14 @@ def test_plans_read_given_arrays_anew(comm):
     order = list(given)[comm.rank % 6 :] + list(given)[: comm.rank % 6]
     with Fused(comm, {name: given[name] for name in order}, ops, timeout=60) as fused:
         assert list(fused.arrays) == order
-        assert [str(fused.arrays[name].dtype) for name in given] == ["float32", "int64", "int64", "float64", "float32", "float64"]
+        assert [str(fused.arrays[name].dtype) for name in given] == [
+            "float32",
+            "int64",
+            "int64",
+            "float64",
+            "float32",
+            "float64",
+        ]
         for turn in range(4):
             for index, name in enumerate(("w", "flags", "x")):
                 arrays[name][...] = contribution(comm.rank, index + turn, arrays[name].shape, arrays[name].dtype)
@@ -408,9 +446,14 @@ def test_plans_read_given_arrays_anew(comm):
 
 def test_plans_write_their_results(comm):
     arrays, out = [np.empty(5), np.empty(3, "f2")], [np.empty(5), np.empty(3, "f2")]
-    with Fused(comm, arrays, "mean", out=out, timeout=60) as other, Fused(comm, arrays, out=arrays, timeout=60) as inside:
+    with (
+        Fused(comm, arrays, "mean", out=out, timeout=60) as other,
+        Fused(comm, arrays, out=arrays, timeout=60) as inside,
+    ):
         for turn in range(3):
-            mine = [contribution(comm.rank, index + turn, array.shape, array.dtype) for index, array in enumerate(arrays)]
+            mine = [
+                contribution(comm.rank, index + turn, array.shape, array.dtype) for index, array in enumerate(arrays)
+            ]
             for array, values in zip(arrays, mine, strict=True):
                 array[...] = values
             plans = (other, inside) if (comm.rank + turn) % 2 else (inside, other)
