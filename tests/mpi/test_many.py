@@ -44,10 +44,10 @@ def check(comm, arrays, op="sum", **options):
         assert equal(ours, other), f"array {index}, {ops[index]}: expected {other!r}, found {ours!r}"
 
 
-@pytest.mark.parametrize("op", OPERATIONS)
-def test_every_operation_on_every_dtype(comm, op):
-    dtypes = [dtype for dtype in DTYPES if np.dtype(dtype).kind in OPERATIONS[op].kinds]
-    check(comm, [contribution(comm.rank, i, SHAPES[i % 8], dtypes[i % len(dtypes)]) for i in range(40)], op)
+def test_every_operation_on_every_dtype(comm):
+    for op, row in OPERATIONS.items():
+        dtypes = [dtype for dtype in DTYPES if np.dtype(dtype).kind in row.kinds]
+        check(comm, [contribution(comm.rank, i, SHAPES[i % 8], dtypes[i % len(dtypes)]) for i in range(28)], op)
 
 
 def test_all_operations_at_once(comm):
@@ -370,17 +370,16 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("what", BAD)
 @pytest.mark.parametrize("call", [allreduce_many, Fused])
-def test_bad_input(comm, call, what):
+def test_bad_input(comm, call):
     """Each rank refuses it by itself, before any message of the call."""
-    arguments, options, error, text = BAD[what]
-    if what == "mean in place":
-        options = options | {"out": arguments[0]}
-    with pytest.raises(error) as raised:
-        call(comm, *arguments, **options)
-    assert text in str(raised.value)
-    assert hpcreduce.allreduce(comm, comm.rank, timeout=60) == comm.size * (comm.size - 1) // 2
+    for what, (arguments, options, error, text) in BAD.items():
+        if what == "mean in place":
+            options = options | {"out": arguments[0]}
+        with pytest.raises(error) as raised:
+            call(comm, *arguments, **options)
+        assert text in str(raised.value), what
+        assert hpcreduce.allreduce(comm, comm.rank, timeout=60) == comm.size * (comm.size - 1) // 2
 
 
 def test_interleaved_targets_are_separate(comm):
@@ -490,7 +489,7 @@ def test_empty_plans_and_bad_specifications(comm):
 
 
 def test_plans_leak_nothing(comm):
-    for _ in range(300):
+    for _ in range(60):
         with Fused(comm, [((3,), "f4"), ((3,), "f8")], timeout=60) as fused:
             fused.Start()
     assert not hpcreduce.runtime.wait.in_flight
