@@ -21,6 +21,7 @@ from hpcreduce.errors import (
 )
 from hpcreduce.explanation import explain
 from hpcreduce.guarding import guard
+from hpcreduce.many import Fused, allreduce_many
 from hpcreduce.related import allgather, bcast, reduce, reduce_scatter
 from hpcreduce.runtime import departure
 from hpcreduce.runtime.operations import OPERATIONS
@@ -38,6 +39,7 @@ __all__ = [
     "BrokenCommunicatorError",
     "CollectiveTimeoutError",
     "DumpError",
+    "Fused",
     "HpcreduceError",
     "Intracomm",
     "LaunchError",
@@ -50,6 +52,7 @@ __all__ = [
     "allgather",
     "allreduce",
     "allreduce_init",
+    "allreduce_many",
     "bcast",
     "empty",
     "explain",

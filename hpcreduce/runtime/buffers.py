@@ -93,7 +93,7 @@ def pair(source: Array, sendbuf: Any, recvbuf: Any, result: DType, located: bool
         return Given(source, tuple([np.empty(source.shape, dtype) for dtype in types]), False)
     if located:
         return _pair_of_two(source, sendbuf, recvbuf, result)
-    target = _target(recvbuf, source, result)
+    target = receiving(recvbuf, source, result)
     in_place = recvbuf is sendbuf or is_in_place(sendbuf) or _same(source, target)
     return Given(source, (target,), in_place)
 
@@ -102,7 +102,7 @@ def _pair_of_two(source: Array, sendbuf: Any, recvbuf: Any, result: DType) -> Gi
     """Check a receive buffer for values and ranks."""
     if not isinstance(recvbuf, (tuple, list)) or len(recvbuf) != 2:
         raise TypeError("the result is a pair (values, ranks): recvbuf must be None or a pair of arrays")
-    values, ranks = _target(recvbuf[0], source, result), _target(recvbuf[1], source, RANK)
+    values, ranks = receiving(recvbuf[0], source, result), receiving(recvbuf[1], source, RANK)
     if np.may_share_memory(values, ranks):
         raise ValueError("the arrays for values and ranks share memory; expected separate ones")
     same = [_same(source, values), _same(source, ranks)]  # both are looked at, since it refuses a partial overlap
@@ -167,7 +167,16 @@ def is_in_place(buffer: Any) -> bool:
     return type(buffer).__name__ == "InPlaceType"
 
 
-def _target(buffer: Any, source: Array, dtype: DType) -> Array:
+def share(one: Array, other: Array) -> bool:
+    """Whether the two have an element in common, or may, where that is hard to tell."""
+    try:
+        return np.shares_memory(one, other, max_work=100_000)  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return True
+
+
+def receiving(buffer: Any, source: Array, dtype: DType) -> Array:
+    """Return the array that a receive buffer is, for a result of `dtype` in the shape of `source`; raise as `pair`."""
     array = buffer if type(buffer) is np.ndarray else memory(buffer, "recvbuf")
     if array.dtype is not dtype and array.dtype != dtype and array.dtype.newbyteorder("=") != dtype.newbyteorder("="):
         raise TypeError(
@@ -202,10 +211,6 @@ def _same(source: Array, target: Array) -> bool:
     start, other = (array.__array_interface__["data"][0] for array in (source, target))
     if start == other and (source.shape, source.strides, source.dtype) == (target.shape, target.strides, target.dtype):
         return True
-    try:
-        shared = np.shares_memory(source, target, max_work=100_000)  # type: ignore[arg-type]
-    except np.exceptions.TooHardError:
-        shared = True
-    if shared:
+    if share(source, target):
         raise ValueError("sendbuf and recvbuf overlap partly; expected the same array (in place) or separate ones")
     return False

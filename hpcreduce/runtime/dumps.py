@@ -110,7 +110,7 @@ def _communicator(state: State, now: float) -> dict[str, Any]:
         "calls": [
             {
                 "order": list(entry.order),
-                "what": entry.what,
+                "what": recorder.short(entry.what),
                 "fingerprint": entry.fingerprint,
                 "at": entry.at,
                 "started": entry.started + offset,

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from hpcreduce.runtime.recorder import Recorder, name
+from hpcreduce.runtime.recorder import Recorder, name, short
 from hpcreduce.units import format_ranks
 
 STATE, JOIN, VERDICT, BYE = 1, 2, 3, 4
@@ -39,6 +39,9 @@ PARTING = 1.0
 
 GROUPS = 8
 """Groups of ranks that a verdict lists."""
+
+LONGEST = 4000
+"""Characters of the description of a call that the others are told."""
 
 FAR = 128
 """Ranks from which on a rank that leaves tells only those at distances of a power of two."""
@@ -204,7 +207,7 @@ class Inquiry:
         done = [*(known[order] for order in sorted(asked & known.keys())[:4]), *done]  # what others still wait for
 
         def told(entries: Iterable[Any]) -> list[Any]:
-            return [[*entry.order, entry.fingerprint, _short(entry.what), entry.at] for entry in entries]
+            return [[*entry.order, entry.fingerprint, entry.what[:LONGEST], entry.at] for entry in entries]
 
         return {
             "next": self.recorder.sequence + 1,
@@ -302,9 +305,10 @@ class Inquiry:
     def _table(self, states: dict[int, dict[str, Any]], order: tuple[int, int] | None, waits: bool) -> list[str]:
         """Return who does what, and on request what each `waits` for, one line per group of ranks."""
         groups: dict[str, list[int]] = {}
+        around = _differ_at(states, order)
         for rank in range(self.size):
             if rank in states:
-                text = _account(states[rank], order, rank in self.gone)
+                text = _account(states[rank], order, around, rank in self.gone)
                 if waits and states[rank]["waiting"]:
                     text += f": {states[rank]['waiting']}"
             else:
@@ -325,15 +329,23 @@ def _first_difference(states: dict[int, dict[str, Any]]) -> tuple[int, int] | No
     return min((order for order, fingerprints in seen.items() if len(fingerprints) > 1), default=None)
 
 
-def _account(state: dict[str, Any], order: tuple[int, int] | None, gone: bool) -> str:
-    """Return what one rank did, in words."""
+def _differ_at(states: dict[int, dict[str, Any]], order: tuple[int, int] | None) -> int:
+    """Return the first character in which the descriptions of a call differ, 0 if they do not."""
+    calls = [call for state in states.values() for call in state["pending"] + state["done"]]
+    texts = {what for plan, number, _, what, _ in calls if (plan, number) == order}
+    one, other = min(texts, default=""), max(texts, default="")  # in between no two differ earlier
+    return next((index for index, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), 0)
+
+
+def _account(state: dict[str, Any], order: tuple[int, int] | None, around: int, gone: bool) -> str:
+    """Return what one rank did, in words; of long ones those `around` a character."""
     calls = state["pending"] + state["done"]
     chosen = [call for call in calls if (call[0], call[1]) == order] or state["pending"][:1]
     text = ""
     if chosen:
         plan, number, _, what, at = chosen[0]
         waits = chosen[0] in state["pending"]
-        text = f"{'in' if waits else 'completed'} call {name((plan, number))}, {what}, at {at}"
+        text = f"{'in' if waits else 'completed'} call {name((plan, number))}, {short(what, around)}, at {at}"
     elif not gone:
         text = f"in no call here{_done(state)}"
     if gone:
@@ -347,7 +359,7 @@ def _done(state: dict[str, Any] | None) -> str:
     if not state or not state["done"]:
         return ""
     plan, number, _, what, at = state["done"][-1]
-    return f", last completed {name((plan, number))}, {what}, at {at}"
+    return f", last completed {name((plan, number))}, {short(what)}, at {at}"
 
 
 def _last(view: dict[str, Any] | None, states: dict[int, dict[str, Any]]) -> str:
@@ -355,10 +367,6 @@ def _last(view: dict[str, Any] | None, states: dict[int, dict[str, Any]]) -> str
     told = _done(view)
     others = next(filter(None, map(_done, states.values())), "")
     return told or others.replace(", last", "; others last", 1)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 300 else text[:297] + "..."
 
 
 def named(ranks: Iterable[int]) -> str:

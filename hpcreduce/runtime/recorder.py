@@ -22,12 +22,24 @@ REMEMBERED = 1024
 VERSION = 1
 """Of the format of dumps."""
 
+SHORT = 300
+"""Characters of the description of a call, where it is told."""
+
 PLANS = 128
 """Persistent plans whose number of starts is remembered."""
 
 _OURS = {
     f"hpcreduce.{name}"
-    for name in ("collectives", "related", "sharing", "intracomm", "runtime.plan", "runtime.state", "runtime.agreement")
+    for name in (
+        "collectives",
+        "many",
+        "related",
+        "sharing",
+        "intracomm",
+        "runtime.plan",
+        "runtime.state",
+        "runtime.agreement",
+    )
 }
 
 
@@ -160,6 +172,22 @@ def name(order: Sequence[int]) -> str:
     """Return the order of a call in words."""
     plan, number = order
     return f"plan {plan}, start {number}" if plan else f"#{number}"
+
+
+def short(text: str, around: int = 0) -> str:
+    """Return a description that is not longer than `SHORT`, and has what stands around a character of a longer one.
+
+    >>> text = short("f(" + "; ".join(map(str, range(1000))) + ")", around=2000)
+    >>> text[:20], text[70:88], text[-8:], len(text)
+    ('f(0; 1; 2; 3; 4; 5; ', ' ... 421; 422; 423', '4; 46...', 300)
+    """
+    if len(text) <= SHORT:
+        return text
+    start = text.rfind("; ", 0, around) + 2  # descriptions of many things have semicolons between them
+    quarter = SHORT // 4
+    if start < 2 * quarter:
+        return text[: SHORT - 3] + "..."
+    return f"{text[: quarter - 5]} ... {text[start : start + 3 * quarter - 3]}..."
 
 
 def place(code: CodeType, line: int) -> str:

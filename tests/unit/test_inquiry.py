@@ -93,6 +93,18 @@ def test_any_subset_that_differs(size, seed):
         assert "in call #2, this, at test_inquiry.py:" in verdict.text and "in call #2, that, at" in verdict.text
 
 
+def test_long_descriptions_show_where_they_differ():
+    items = [f"{index} sum float64 ({index % 5 + 1},)" for index in range(120)]
+    job = Job(3)
+    for rank in range(3):
+        job.call(rank, f"many[{'; '.join(items)}]", complete=True)
+        odd = [*items[:90], "90 max float64 (7,)", *items[91:]]
+        job.call(rank, f"many[{'; '.join(odd if rank == 1 else items)}]")
+    text = same(job.run(1.0)).text
+    assert "ranks 0,2: in call #2, many[0 sum float64 (1,); " in text and " ... 90 sum float64 (1,); 91 sum" in text
+    assert " ... 90 max float64 (7,); 91 sum" in text and max(map(len, text.splitlines())) < 400
+
+
 def test_a_rank_that_left_a_call_out():
     job = Job(3)
     for rank in range(3):
