@@ -17,6 +17,9 @@ from hpcreduce.runtime.program import compile_rounds
 from hpcreduce.runtime.state import State
 from hpcreduce.selection import LIBRARY_BELOW, check_types, choose
 
+NEVER_AT_ONCE = ("mpi",)
+"""What ``auto`` does not take in `iallreduce`: an engine cannot be in flight more than once."""
+
 
 def allreduce(
     comm: Any,
@@ -54,7 +57,8 @@ def allreduce(
     algorithm : str
         A name in `hpcreduce.ALGORITHMS`, ``hierarchical:NAME`` with what runs across nodes, or ``auto``.
     segment : int, optional
-        Largest message in bytes; by default 256 KiB to 1 MiB within a node and 48 KiB across nodes.
+        Largest message in bytes; by default what was measured to be best (``python -m hpcreduce tune``), or 256 KiB to
+        1 MiB within a node and 48 KiB across nodes.
     order : str, optional
         ``rank``: every element of a floating point sum or mean is summed in one place, in doubled precision, and
         rounded once (algorithm ``direct``): the same bits for this number of ranks, whatever the segment, the nodes and
@@ -275,8 +279,8 @@ def prepare(state: State, operation: Operation, key: tuple[Any, ...]) -> Call:
                 f"{what} {order or wire!r} needs algorithm 'direct', found {asked!r}; use algorithm='auto'"
             )
     count = math.prod(shape)
-    below = 0 if name == "iallreduce" else LIBRARY_BELOW  # an engine cannot be in flight more than once
-    choice = choose(algorithm, segment, operation, work, count, state.nodes, below)
+    without = NEVER_AT_ONCE if name == "iallreduce" else ()
+    choice = choose(algorithm, segment, operation, work, count, state.nodes, state.tables, without)
     row = choice.algorithm
     stream = op = engine = head = None
     if row.rounds is not None:

@@ -1,17 +1,20 @@
 """Which algorithm runs a call, with which segment and window, and why. Pure: no MPI, no clock, no environment.
 
-The rules for ``auto`` were measured with both MPI libraries and float64 sums, on one node and on several at 200 Mbit/s;
-README has the tables.
+``auto`` goes by measured tables (`hpcreduce.lookup`) where they have an entry for the place whose algorithm can run the
+call. The rules here are for all else. They were measured with both MPI libraries and float64 sums, on one node and on
+several at 200 Mbit/s; README has the tables.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from hpcreduce.algorithms import ALGORITHMS, Algorithm
 from hpcreduce.algorithms.hierarchical import inner
+from hpcreduce.lookup import LIBRARY, Hit, Setting, Table, find
 from hpcreduce.runtime.head import layout
 from hpcreduce.runtime.operations import Operation
 
@@ -43,13 +46,16 @@ WINDOW = 2
 
 
 class Choice(NamedTuple):
-    """What runs a call: the table row, elements per segment, receives posted ahead, the reason, and static keywords."""
+    """What runs a call: the row of `ALGORITHMS`, elements per segment, receives posted ahead, the reason, and static
+    keywords; and the entry of a measured table that decided, if one did.
+    """
 
     algorithm: Algorithm
     segment: int
     window: int
     reason: str
     static: dict[str, Any]
+    hit: Hit | None = None
 
 
 def choose(
@@ -59,7 +65,8 @@ def choose(
     work: np.dtype[Any],
     count: int,
     nodes: tuple[int, ...],
-    library_below: int = LIBRARY_BELOW,
+    tables: Sequence[Table] = (),
+    without: Collection[str] = (),
 ) -> Choice:
     """Choose for an array of `count` elements of type `work` on ``len(nodes)`` ranks.
 
@@ -68,15 +75,17 @@ def choose(
     algorithm : str
         A name in `ALGORITHMS`, ``hierarchical:NAME`` with what runs across nodes, or ``auto``.
     segment : int or None
-        Largest message in bytes; `None`: by the place.
+        Largest message in bytes; `None`: as measured, or by the place.
     operation : Operation
     work : numpy.dtype
         The type that travels.
     count : int
     nodes : tuple of int
         Node of each rank.
-    library_below : int
-        Bytes below which ``auto`` takes the library's own call, where its meaning is ours.
+    tables : sequence of Table
+        What was measured at this place (`hpcreduce.lookup.placed`); the first that has an entry counts.
+    without : collection of str
+        Algorithms that ``auto`` may not take here.
 
     Raises
     ------
@@ -86,16 +95,17 @@ def choose(
     check_types(algorithm, segment)
     across = algorithm.partition(":")[2]
     if algorithm == "auto":
-        name, reason = _automatic(operation, work, count * work.itemsize, nodes, library_below)
-        row = ALGORITHMS[name]
+        setting, hit, reason = _automatic(operation, work, count * work.itemsize, nodes, tables, without)
     else:
-        row, reason = named(algorithm), "asked for"
-        if refusal := forbids(row, operation, work):
+        if refusal := forbids(named(algorithm), operation, work):
             raise ValueError(f"algorithm {algorithm!r} {refusal}; use algorithm='auto'")
+        setting, hit, reason = _asked(algorithm, work, count * work.itemsize, tables)
+    row = ALGORITHMS[setting.algorithm]
     static: dict[str, Any] = {"nodes": nodes} if "nodes" in row.static else {}
     if across:
         static["across"] = across
-    return Choice(row, elements(segment, work, count, nodes), WINDOW, reason, static)
+    longest = elements(setting.segment if segment is None else segment, work, count, nodes)
+    return Choice(row, longest, setting.window or WINDOW, reason, static, hit)
 
 
 def forbids(row: Algorithm, operation: Operation, work: np.dtype[Any]) -> str:
@@ -128,12 +138,45 @@ def named(algorithm: str) -> Algorithm:
 
 
 def _automatic(
-    operation: Operation, work: np.dtype[Any], nbytes: int, nodes: tuple[int, ...], library_below: int
-) -> tuple[str, str]:
+    operation: Operation,
+    work: np.dtype[Any],
+    nbytes: int,
+    nodes: tuple[int, ...],
+    tables: Sequence[Table],
+    without: Collection[str],
+) -> tuple[Setting, Hit | None, str]:
+    """Return what ``auto`` takes, the entry that says so, and the reason."""
+
+    def allowed(name: str) -> bool:
+        if name in without or name not in ALGORITHMS or forbids(ALGORITHMS[name], operation, work):
+            return False
+        return name != LIBRARY or layout(operation, work, len(nodes)) is not None
+
+    for hit in find(tables, work.itemsize, nbytes):
+        for setting in hit.entry.setting, hit.entry.own:
+            if setting and allowed(setting.algorithm):
+                other = "" if setting is hit.entry.setting else f"; {setting} of what can run this"
+                return setting, hit, f"{hit.describe()}{other}"
+    name, reason = _by_rules(operation, nbytes, nodes, allowed(LIBRARY))
+    return Setting(name), None, reason
+
+
+def _asked(
+    algorithm: str, work: np.dtype[Any], nbytes: int, tables: Sequence[Table]
+) -> tuple[Setting, Hit | None, str]:
+    """Return how an algorithm that is asked for runs: as measured, if an entry says that."""
+    for hit in find(tables, work.itemsize, nbytes):
+        for setting in hit.entry.setting, hit.entry.own:
+            if setting and setting.algorithm == algorithm:
+                return setting, hit, "asked for"
+    return Setting(named(algorithm).name), None, "asked for"
+
+
+def _by_rules(operation: Operation, nbytes: int, nodes: tuple[int, ...], library: bool) -> tuple[str, str]:
     ranks, number = len(nodes), len(set(nodes))
-    below = min(library_below, NETWORK_BELOW) if number > 1 else library_below
-    if nbytes < below and not forbids(ALGORITHMS["mpi"], operation, work) and layout(operation, work, ranks):
-        return "mpi", f"below {below >> 10} KiB the library's own call is fastest"
+    below = NETWORK_BELOW if number > 1 else LIBRARY_BELOW
+    if nbytes < below and library:
+        return LIBRARY, f"below {below >> 10} KiB the library's own call is fastest"
     if not operation.commutative:
         return "tree", f"op {operation.name!r} is not commutative, and tree keeps rank order"
     if 1 < number < ranks:

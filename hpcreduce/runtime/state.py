@@ -4,7 +4,7 @@ Rules that hold here:
 
 * Every message's tag comes from `Recorder.token`: ranks that disagree about a call, or one before it, do not match.
 * Data travels on one duplicate, control messages on another. A failure breaks both; `State.recover` makes new ones.
-* No environment variable is read after the state is made.
+* No environment variable is read after the communicator is opened.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
-from hpcreduce.errors import BrokenCommunicatorError, CollectiveTimeoutError, HpcreduceError, PeerError
-from hpcreduce.runtime import failures, wait
+from hpcreduce import lookup
+from hpcreduce.errors import BrokenCommunicatorError, CollectiveTimeoutError, HpcreduceError, PeerError, TableError
+from hpcreduce.runtime import failures, tablefiles, wait
 from hpcreduce.runtime.calls import Call
 from hpcreduce.runtime.control import Control
 from hpcreduce.runtime.engines import Engines
@@ -56,6 +57,8 @@ class State:
         The rank in COMM_WORLD of each rank.
     nodes : tuple of int
         Node of each rank, numbered in order of first appearance.
+    tables : tuple of Table
+        What was measured at this place, as rank 0 has read it; the same on all ranks.
     timeout : float
         Default time-out in seconds.
     in_place : object
@@ -95,7 +98,7 @@ class State:
         self.left = ""  # what the others were told when this rank left
 
     def open(self, comm: Any, timeout: float | None) -> None:
-        """Duplicate `comm` and exchange the node map; collective."""
+        """Duplicate `comm`, exchange the node map, and learn the measured tables; collective."""
         from mpi4py import MPI
 
         plain = MPI.Intracomm(comm)  # a duplicate has the type of what is duplicated
@@ -109,9 +112,13 @@ class State:
             self.recorder = Recorder()
             upper_bound: Any = world.Get_attr(MPI.TAG_UB)  # Open MPI tells it of this communicator only
             self._mask = (1 << ((upper_bound + 1).bit_length() - 1)) - 1
-            self._exchange(MPI.Get_processor_name(), timeout)
+            self._exchange(MPI.Get_processor_name(), MPI.Get_library_version(), timeout)
             self._listen()
             self.opened = True
+        except TableError:  # on all ranks, and nothing is under way: the next call may try again
+            self.comm.Free()
+            self._control_comm.Free()
+            raise
         except BaseException as error:
             self.retire(error)
             raise
@@ -131,15 +138,23 @@ class State:
             duplicate.Set_errhandler(MPI.ERRORS_RETURN)
         self.engines = Engines(self.comm, self.in_place)
 
-    def _exchange(self, host: str, timeout: float | None) -> None:
-        """Learn the nodes of all ranks, and agree on an identity; collective."""
-        mine = hashlib.blake2b(host.encode(), digest_size=8).digest() + next(_numbers).to_bytes(8, "little")
-        theirs = bytearray(16 * self.size)
+    def _exchange(self, host: str, version: str, timeout: float | None) -> None:
+        """Learn the nodes of all ranks and the measured tables, and agree on an identity; collective."""
+        library = lookup.family(version)
+        offer = tablefiles.offer(library, self.size) if self.rank == 0 else b""
+        mine = hashlib.blake2b(host.encode(), digest_size=8).digest()
+        mine += next(_numbers).to_bytes(8, "little") + len(offer).to_bytes(8, "little")
+        theirs = bytearray(24 * self.size)
         request = self.comm.Iallgather(mine, theirs)
         self._wait(request, "first use of the communicator (exchange of host names)", timeout, mine, theirs)
-        names = [bytes(theirs[16 * rank : 16 * rank + 8]) for rank in range(self.size)]
+        names = [bytes(theirs[24 * rank : 24 * rank + 8]) for rank in range(self.size)]
         self.nodes = node_map(names)
         self.identity = f"{self.members[0]}.{int.from_bytes(theirs[8:16], 'little')}"
+        told = bytearray(offer or int.from_bytes(theirs[16:24], "little"))
+        request = self.comm.Ibcast(told, 0)
+        self._wait(request, "first use of the communicator (exchange of the selection table)", timeout, told)
+        place = lookup.Place(library, self.size, len(set(self.nodes)))
+        self.tables = lookup.placed(tablefiles.accept(bytes(told)), place)
 
     def _listen(self) -> None:
         self.inquiry = Inquiry(self.rank, self.size, self.recorder, self._circumstances)
