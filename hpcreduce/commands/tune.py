@@ -268,4 +268,4 @@ def _lines(dtypes: Sequence[str], results: Sequence[Result]) -> Iterator[str]:
             size, speed = format_bytes(result.cell.nbytes), f"{result.facts['speed']:.2f}x"
             yield f"{size:>9}  {result.setting!s:<28}{speed:>9}  {Setting(**other) if other else '-'}".rstrip()
             if slower := result.facts.get("slower_than"):
-                yield f"{'':>11}slower than the library's {' and '.join(slower)}"
+                yield f"{'':>11}slower than the library's {', '.join(slower)}"

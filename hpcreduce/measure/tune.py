@@ -63,8 +63,8 @@ HOPELESS = 4.0
 ENTERING, HALVING = 0.4, 0.7
 """Parts of a cell's time after which no candidate is tried any more, and after which the final begins."""
 
-TIE = 1.05
-"""Ratio of medians from which a candidate is slower, be that within noise or not."""
+SAME, TIE = 1.02, 1.05
+"""Ratios of medians up to which a candidate is as fast, be that beyond noise or not, and from which it is slower."""
 
 LATENCY = 64 << 10
 """Bytes below which a call takes about as long for less."""
@@ -308,7 +308,7 @@ def decide(
     own = None
     if ours:
         best = by_speed[0]
-        equal = [one for one in ours if ratio(one, best)[1] <= 1 and ratio(one, best)[0] <= TIE]
+        equal = [one for one in ours if ratio(one, best)[0] <= (TIE if ratio(one, best)[1] <= 1 else SAME)]
         own = incumbent if incumbent in equal else equal[0]
         if CHECKED in times:
             own = next((one for one in (own, best) if ratio(one, CHECKED)[2] < 1), own)
