@@ -15,9 +15,9 @@ from functools import partial
 from typing import Any
 
 import click
+import numpy as np
 
 from hpcreduce import lookup
-from hpcreduce.algorithms import ALGORITHMS
 from hpcreduce.commands.console import CommandError, Console, Duration, Names, Sizes, to_json, whole_file
 from hpcreduce.errors import TableError
 from hpcreduce.lookup import Entry, Place, Setting
@@ -27,7 +27,11 @@ from hpcreduce.runtime import agreement
 from hpcreduce.units import format_bytes, format_duration, plural
 
 _DTYPES = [
-    name for name, dtype in samples.dtypes().items() if dtype.isnative and dtype.char in ALGORITHMS["mpi"].pairs["sum"]
+    name
+    for name in samples.NAMES
+    if name not in ("datetime64", "timedelta64", "bfloat16")
+    and np.dtype(name).itemsize > 2
+    and samples.mpi_has("sum", np.dtype(name))
 ]
 _PARTIAL = ".partial"
 _SMALLEST = 8
@@ -111,7 +115,7 @@ def _table(console: Console, path: str) -> tuple[dict[str, Any], list[dict[str, 
 
 
 def _cells(console: Console, sizes: list[int], dtypes: list[str]) -> list[Cell]:
-    """Return what is to be measured, in rising order of size; collective."""
+    """Return what is to be measured, in that order; collective."""
     crowd = max(environment.places(console.comm, console.mpi.Get_processor_name()).values())
     fitting = bench.affordable(console.comm, sizes, crowd)
     if left_out := [format_bytes(size) for size in sizes if size not in fitting]:
@@ -122,7 +126,7 @@ def _cells(console: Console, sizes: list[int], dtypes: list[str]) -> list[Cell]:
     kinds = samples.dtypes()
     cells = {
         Cell(dtype, -(-size // kinds[dtype].itemsize) * kinds[dtype].itemsize): None
-        for size in sorted(fitting)
+        for size in tune.spread(sorted(fitting))
         for dtype in dtypes
     }
     return list(cells)

@@ -2,8 +2,9 @@
 
 Rules that hold here:
 
-* Each size and type is a *cell* with a share of the time that is left. In it all candidates that fit in are tried, the
-  slower half leaves again and again, and the last few meet in a final of interleaved turns (`hpcreduce.measure.bench`).
+* Each size and type is a *cell* with a share of the time that is left. Every fourth size comes first (`spread`), so
+  that a short budget covers small and large arrays alike. In a cell all candidates that fit in are tried, the slower
+  half leaves again and again, and the last few meet in a final of interleaved turns (`hpcreduce.measure.bench`).
 * What a candidate takes is estimated from smaller sizes before it is tried. What does not fit into the time is left
   out, and that is told.
 * Only what is beyond noise counts: the 95 % bootstrap interval of the median ratio, turn by turn. The library's own
@@ -50,10 +51,10 @@ SEGMENTS = {True: (64 << 10, 256 << 10, 1 << 20), False: (16 << 10, 48 << 10, 25
 
 WINDOWS = (2, 4)
 
-ENTRY = 3
-"""Calls that it takes to try a candidate: the one that is checked, a warm-up, and a timed one."""
+ENTRY = 4
+"""Calls that it takes to try a candidate: the one that is checked, a warm-up, and two of which the faster counts."""
 
-LEAST, MOST = 5, 25
+LEAST, MOST = 7, 25
 """Turns of a final: with fewer there is no verdict."""
 
 FINALISTS = 3
@@ -148,7 +149,7 @@ def search(
     Parameters
     ----------
     cells : sequence of Cell
-        In rising order of size.
+        In the order in which they are measured, such as that of `spread`.
     choices : callable
         What may be chosen for a cell.
     stage : callable
@@ -164,7 +165,7 @@ def search(
     Returns
     -------
     list of Result, list of Cell
-        What was found, `before` included, and which cells were left out for want of time.
+        What was found, `before` included, and which cells were left out for want of time; in rising order of size.
     """
     last = now() + budget
     results, left_out = list(before), []
@@ -189,7 +190,18 @@ def search(
         setting, best, facts = decide(outcome.times, incumbent[0] if incumbent else None)
         results.append(Result(cell, setting, best, facts, list(outcome.seconds.items()), len(outcome.skipped)))
         keep(results[-1])
-    return results, left_out
+    results.sort(key=lambda result: result.cell.nbytes)
+    return results, sorted(left_out, key=lambda cell: cell.nbytes)
+
+
+def spread(sizes: Sequence[int]) -> list[int]:
+    """Return the sizes in the order in which they are measured: every fourth and the last, and then those between.
+
+    >>> spread([1, 2, 4, 8, 16, 32])
+    [1, 16, 32, 2, 4, 8]
+    """
+    first = [size for index, size in enumerate(sizes) if index % 4 == 0 or index == len(sizes) - 1]
+    return first + [size for size in sizes if size not in first]
 
 
 def weight(nbytes: int) -> float:
@@ -356,7 +368,7 @@ def stage(comm: Any, cell: Cell) -> Iterator[Stage]:
             calls[setting] = call = _call(comm, array, setting, plans)
             bench.check_first(comm, call, array, array, "sum", _name(setting))
             bench.seconds_of(comm, call, array, 1)
-            return bench.seconds_of(comm, call, array, 1)
+            return min(bench.seconds_of(comm, call, array, 1) for _ in range(ENTRY - 2))
 
         def turn(settings: Sequence[Setting], number: int) -> list[float]:
             return [bench.seconds_of(comm, calls[setting], array, number) for setting in settings]

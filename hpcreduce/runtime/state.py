@@ -151,8 +151,9 @@ class State:
         self.nodes = node_map(names)
         self.identity = f"{self.members[0]}.{int.from_bytes(theirs[8:16], 'little')}"
         told = bytearray(offer or int.from_bytes(theirs[16:24], "little"))
-        request = self.comm.Ibcast(told, 0)
-        self._wait(request, "first use of the communicator (exchange of the selection table)", timeout, told)
+        if told:
+            request = self.comm.Ibcast(told, 0)
+            self._wait(request, "first use of the communicator (exchange of the selection table)", timeout, told)
         place = lookup.Place(library, self.size, len(set(self.nodes)))
         self.tables = lookup.placed(tablefiles.accept(bytes(told)), place)
 

@@ -22,11 +22,16 @@ _OFFER, _ERROR = b"+", b"-"
 
 
 def offer(library: str, ranks: int) -> bytes:
-    """Return what rank 0 tells the others, for `accept`: the tables for so many ranks, or what is wrong with them."""
+    """Return what rank 0 tells the others, for `accept`: the tables for so many ranks, or what is wrong with them.
+
+    Nothing if there is nothing to tell.
+    """
     try:
         tables = lookup.near(all_tables(), library, ranks)
     except TableError as error:
         return _ERROR + str(error).encode()
+    if not any(table.entries for table in tables):
+        return b""
     return _OFFER + zlib.compress(lookup.pack(tables), 1)
 
 
@@ -41,6 +46,8 @@ def accept(data: bytes) -> tuple[Table, ...]:
     """
     if data[:1] == _ERROR:
         raise TableError(data[1:].decode())
+    if not data:
+        return ()
     return tuple(lookup.unpack(zlib.decompress(data[1:])))
 
 
