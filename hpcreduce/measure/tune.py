@@ -251,9 +251,14 @@ def tournament(
     skipped = []
     spent = 0.0  # seconds on a candidate, beside its calls
     idle = 0.0  # the same of a turn, for each setting
+    limit = last
     for setting in [*always, *sorted(others, key=lambda setting: estimates.get(setting, 0.0))]:
         begun = now()
-        limit = last if setting in always else start + ENTERING * (end - start)
+        if setting not in always:  # leave the time for a final of those who are there already
+            limit = min(
+                start + ENTERING * (end - start),
+                last - LEAST * _batch(seconds) * sum(seconds[one] for one in always if one in seconds),
+            )
         if begun + spent + ENTRY * estimates.get(setting, 0.0) > limit:
             skipped.append(setting)
             continue
@@ -262,7 +267,9 @@ def tournament(
     ours = [setting for setting in others if setting in seconds]
     fastest = min((seconds[setting] for setting in ours), default=0.0)
     field = [setting for setting in ours if seconds[setting] <= HOPELESS * fastest]
-    calls = max(1, min(bench.MOST_CALLS, round(1e-3 / max(min(seconds.values(), default=1.0), 1e-6))))
+    calls = _batch(seconds)
+    reserve = LEAST * calls * (sum(seconds.get(setting, 0.0) for setting in always) + FINALISTS * fastest)
+    middle = min(start + HALVING * (end - start), last - reserve)
 
     def fits(settings: Sequence[Setting], limit: float) -> bool:
         return now() + sum(calls * seconds[setting] + idle for setting in settings) <= limit
@@ -282,7 +289,7 @@ def tournament(
     turns = 2
     while len(field) > FINALISTS:
         found: dict[Setting, list[float]] = {setting: [] for setting in field}
-        while len(found[field[0]]) < turns and fits(field, start + HALVING * (end - start)):
+        while len(found[field[0]]) < turns and fits(field, middle):
             play(found)
         seconds |= {setting: statistics.median(times) for setting, times in found.items() if times}
         field = sorted(field, key=seconds.__getitem__)[: max(FINALISTS, len(field) // 2)]
@@ -294,6 +301,11 @@ def tournament(
             play(times)
         seconds |= {setting: statistics.median(found) for setting, found in times.items() if found}
     return Outcome(times, seconds, skipped)
+
+
+def _batch(seconds: dict[Setting, float]) -> int:
+    """Return how many calls are timed together."""
+    return max(1, min(bench.MOST_CALLS, round(1e-3 / max(min(seconds.values(), default=1.0), 1e-6))))
 
 
 def decide(
