@@ -174,7 +174,8 @@ def search(
         library = [setting for setting in choices(cell) if setting.algorithm == LIBRARY]
         estimates = estimate(results, cell, [CALL, *library, *TWO_CALLS, *own])
         incumbent = [setting for setting in own if setting == previous(results, cell)]
-        always = [CALL, *library, *incumbent, *TWO_CALLS]
+        ahead = incumbent or sorted(own, key=lambda setting: estimates.get(setting, math.inf))[:1]
+        always = [CALL, *library, *ahead, *TWO_CALLS]
         start = now()
         if start + (ENTRY + LEAST) * sum(estimates.get(setting, 0.0) for setting in always) > last:
             left_out.append(cell)
@@ -182,7 +183,7 @@ def search(
         weights = [weight(each.nbytes) for each in cells[index:]]
         end = start + (last - start) * weights[0] / sum(weights)
         with stage(cell) as (enter, turn):
-            others = [setting for setting in own if setting not in incumbent]
+            others = [setting for setting in own if setting not in ahead]
             outcome = tournament(always, others, estimates, end, last, Stage(enter, turn), now)
         if min(map(len, outcome.times.values()), default=0) < LEAST:
             left_out.append(cell)
