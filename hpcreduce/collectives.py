@@ -11,13 +11,16 @@ from hpcreduce.runtime import wire as encoding
 from hpcreduce.runtime.buffers import Given
 from hpcreduce.runtime.calls import Call, fingerprint
 from hpcreduce.runtime.head import layout
-from hpcreduce.runtime.memory import NoRoomError
+from hpcreduce.runtime.memory import FOLDER, NoRoomError
 from hpcreduce.runtime.operations import DType, Operation
 from hpcreduce.runtime.plan import Plan, agree
 from hpcreduce.runtime.program import compile_rounds
 from hpcreduce.runtime.shared import SMALLEST, TINY, capacity
 from hpcreduce.runtime.state import State
 from hpcreduce.selection import LIBRARY_BELOW, check_types, choose
+
+NEVER_AT_ONCE = ("mpi", "shared")
+"""What ``auto`` does not take in `iallreduce`: neither an engine nor a room can be in flight more than once."""
 
 
 def allreduce(
@@ -56,7 +59,8 @@ def allreduce(
     algorithm : str
         A name in `hpcreduce.ALGORITHMS`, ``hierarchical:NAME`` with what runs across nodes, or ``auto``.
     segment : int, optional
-        Largest message in bytes; by default 256 KiB to 1 MiB within a node and 48 KiB across nodes.
+        Largest message in bytes; by default what was measured to be best (``python -m hpcreduce tune``), or 256 KiB to
+        1 MiB within a node and 48 KiB across nodes.
     order : str, optional
         ``rank``: every element of a floating point sum or mean is summed in one place, in doubled precision, and
         rounded once (algorithm ``direct``): the same bits for this number of ranks, whatever the segment, the nodes and
@@ -282,8 +286,16 @@ def prepare(state: State, operation: Operation, key: tuple[Any, ...]) -> Call:
                 f"{what} {order or wire!r} needs algorithm 'direct', found {asked!r}; use algorithm='auto'"
             )
     count = math.prod(shape)
-    blocking = name != "iallreduce"  # neither an engine nor a room can be in flight more than once
-    choice = choose(algorithm, segment, operation, work, count, state.nodes, blocking, state.shareable)
+    blocking = name != "iallreduce"
+    if algorithm == "shared" and not blocking:
+        raise ValueError("algorithm 'shared' cannot run iallreduce; use allreduce_init, or algorithm='auto'")
+    if algorithm == "shared" and not state.shareable:
+        raise ValueError(
+            f"algorithm 'shared' needs all ranks on one node, where they can share memory in {FOLDER}; use "
+            "algorithm='auto'"
+        )
+    without = NEVER_AT_ONCE if not blocking else () if state.shareable else ("shared",)
+    choice = choose(algorithm, segment, operation, work, count, state.nodes, state.tables, without)
     row = choice.algorithm
     stream = op = engine = head = None
     nbytes, room = count * work.itemsize, 0

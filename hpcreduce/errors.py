@@ -53,3 +53,7 @@ class NetworkError(HpcreduceError, ValueError):
 
 class DumpError(HpcreduceError, ValueError):
     """A file is no dump of a rank, or a folder has none; the text names the file and the field."""
+
+
+class TableError(HpcreduceError, ValueError):
+    """A table of measured choices cannot be read, or is wrong; raised on every rank, with the file and the field."""

@@ -12,6 +12,7 @@ from hpcreduce.analysis import messages
 from hpcreduce.analysis.cost import Link
 from hpcreduce.analysis.network import Cable, Network, read
 from hpcreduce.analysis.predict import predict
+from hpcreduce.lookup import Table, to_json
 from hpcreduce.runtime import agreement, buffers, operations
 from hpcreduce.runtime.operations import Operation
 from hpcreduce.selection import choose, forbids
@@ -78,7 +79,9 @@ class Line(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """What ``auto`` takes (`algorithm`), why, in messages of how many bytes, and a line per algorithm."""
+    """What ``auto`` takes (`algorithm`), why, in messages of how many bytes, and how many posted ahead; the entry of a
+    table that decided, with its ``source``, or `None` where the rules did; and a line per algorithm.
+    """
 
     ranks: int
     nodes: int
@@ -88,12 +91,15 @@ class Explanation(NamedTuple):
     algorithm: str
     reason: str
     segment: int
+    window: int
+    entry: dict[str, Any] | None
     lines: list[Line]
 
     def __str__(self) -> str:
+        decided = "" if self.entry else " (by the rules: no table decides here)"
         head = (
             f"{self.op} of {self.nbytes} bytes of {self.dtype} on {plural(self.ranks, 'rank')}, "
-            f"{plural(self.nodes, 'node')}: auto takes {self.algorithm}: {self.reason}"
+            f"{plural(self.nodes, 'node')}: auto takes {self.algorithm}: {self.reason}{decided}"
         )
         width = max(len(line.algorithm) for line in self.lines)
         rows = [head, f"{'':{width}}  {'rounds':>7}  {'most bytes sent':>15}  {'predicted':>10}"]
@@ -145,15 +151,21 @@ def explain(comm: Any, array: Any, op: Any = "sum", model: Model | str | None = 
         raise TypeError(f"model must be a Model or the name of a file, found {type(model).__name__}")
     operation = operations.resolve(op)
     source = buffers.source(array, None, operation.locates)
-    return explanation(agreement.state(comm).nodes, source.size, source.dtype, operation, model or Model())
+    state = agreement.state(comm)
+    return explanation(state.nodes, source.size, source.dtype, operation, model or Model(), state.tables)
 
 
 def explanation(
-    nodes: Sequence[int], count: int, dtype: np.dtype[Any], operation: Operation, model: Model
+    nodes: Sequence[int],
+    count: int,
+    dtype: np.dtype[Any],
+    operation: Operation,
+    model: Model,
+    tables: Sequence[Table] = (),
 ) -> Explanation:
-    """Explain a reduction of `count` elements on ranks whose nodes are `nodes`. Pure."""
+    """Explain a reduction of `count` elements on ranks whose nodes are `nodes`, with these measured tables. Pure."""
     work, _ = operation.types(dtype)
-    choice = choose("auto", None, operation, work, count, tuple(nodes))
+    choice = choose("auto", None, operation, work, count, tuple(nodes), tables)
     size = len(nodes)
     lines = []
     for name, row in ALGORITHMS.items():
@@ -166,7 +178,8 @@ def explanation(
         sent = max(row.volume(rank, size, count, **static) for rank in range(size)) * work.itemsize
         rounds = row.round_count(size, count, **static)
         lines.append(Line(name, rounds, sent, _seconds(name, nodes, count, work.itemsize, model), ""))
-    segment = choice.segment * work.itemsize
+    segment, hit = choice.segment * work.itemsize, choice.hit
+    entry = to_json(hit.entry) | {"source": hit.source, "until": hit.until} if hit else None
     return Explanation(
         size,
         len(set(nodes)),
@@ -176,6 +189,8 @@ def explanation(
         choice.algorithm.name,
         choice.reason,
         segment,
+        choice.window,
+        entry,
         lines,
     )
 

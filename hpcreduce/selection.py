@@ -1,25 +1,29 @@
 """Which algorithm runs a call, with which segment and window, and why. Pure: no MPI, no clock, no environment.
 
-The rules for ``auto`` were measured with both MPI libraries and float64 sums, on one node and on several at 200 Mbit/s;
-README has the tables.
+``auto`` goes by measured tables (`hpcreduce.lookup`) where they have an entry for the place whose algorithm can run the
+call. The rules here are for all else. They were measured with both MPI libraries and float64 sums, on one node and on
+several at 200 Mbit/s; README has the tables.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from hpcreduce.algorithms import ALGORITHMS, Algorithm
 from hpcreduce.algorithms.hierarchical import inner
+from hpcreduce.lookup import LIBRARY, Hit, Setting, Table, find
 from hpcreduce.runtime.head import layout
-from hpcreduce.runtime.memory import FOLDER
 from hpcreduce.runtime.operations import Operation
 from hpcreduce.runtime.shared import TINY
 
+SHARED = "shared"
+"""Name of the algorithm in memory that the ranks of one node share."""
+
 LIBRARY_BELOW = 512 << 10
-"""Bytes below which the library's own call wins, where its meaning is ours: copied into an engine of the library's and
-back, which is what makes it safe."""
+"""Bytes below which the library's own call wins, where its meaning is ours."""
 
 SHARED_BELOW = 1 << 20
 """Bytes below which the memory that the ranks of one node share wins."""
@@ -48,13 +52,16 @@ WINDOW = 2
 
 
 class Choice(NamedTuple):
-    """What runs a call: the table row, elements per segment, receives posted ahead, the reason, and static keywords."""
+    """What runs a call: the row of `ALGORITHMS`, elements per segment, receives posted ahead, the reason, and static
+    keywords; and the entry of a measured table that decided, if one did.
+    """
 
     algorithm: Algorithm
     segment: int
     window: int
     reason: str
     static: dict[str, Any]
+    hit: Hit | None = None
 
 
 def choose(
@@ -64,8 +71,8 @@ def choose(
     work: np.dtype[Any],
     count: int,
     nodes: tuple[int, ...],
-    blocking: bool = True,
-    shareable: bool = False,
+    tables: Sequence[Table] = (),
+    without: Collection[str] = (),
 ) -> Choice:
     """Choose for an array of `count` elements of type `work` on ``len(nodes)`` ranks.
 
@@ -74,17 +81,17 @@ def choose(
     algorithm : str
         A name in `ALGORITHMS`, ``hierarchical:NAME`` with what runs across nodes, or ``auto``.
     segment : int or None
-        Largest message in bytes; `None`: by the place.
+        Largest message in bytes; `None`: as measured, or by the place.
     operation : Operation
     work : numpy.dtype
         The type that travels.
     count : int
     nodes : tuple of int
         Node of each rank.
-    blocking : bool
-        The call waits for its end, or is a persistent plan: others go without ``shared``, and ``auto`` without ``mpi``.
-    shareable : bool
-        All ranks share a node that has memory for them.
+    tables : sequence of Table
+        What was measured at this place (`hpcreduce.lookup.placed`); the first that has an entry counts.
+    without : collection of str
+        Algorithms that ``auto`` may not take here.
 
     Raises
     ------
@@ -94,23 +101,17 @@ def choose(
     check_types(algorithm, segment)
     across = algorithm.partition(":")[2]
     if algorithm == "auto":
-        name, reason = _automatic(operation, work, count * work.itemsize, nodes, blocking, shareable)
-        row = ALGORITHMS[name]
+        setting, hit, reason = _automatic(operation, work, count * work.itemsize, nodes, tables, without)
     else:
-        row, reason = named(algorithm), "asked for"
-        if row.name == "shared" and not shareable:
-            raise ValueError(
-                f"algorithm 'shared' needs all ranks on one node, where they can share memory in {FOLDER}; use "
-                "algorithm='auto'"
-            )
-        if row.name == "shared" and not blocking:
-            raise ValueError("algorithm 'shared' cannot run iallreduce; use allreduce_init, or algorithm='auto'")
-        if refusal := forbids(row, operation, work):
+        if refusal := forbids(named(algorithm), operation, work):
             raise ValueError(f"algorithm {algorithm!r} {refusal}; use algorithm='auto'")
+        setting, hit, reason = _asked(algorithm, work, count * work.itemsize, tables)
+    row = ALGORITHMS[setting.algorithm]
     static: dict[str, Any] = {"nodes": nodes} if "nodes" in row.static else {}
     if across:
         static["across"] = across
-    return Choice(row, elements(segment, work, count, nodes), WINDOW, reason, static)
+    longest = elements(setting.segment if segment is None else segment, work, count, nodes)
+    return Choice(row, longest, setting.window or WINDOW, reason, static, hit)
 
 
 def forbids(row: Algorithm, operation: Operation, work: np.dtype[Any]) -> str:
@@ -143,18 +144,53 @@ def named(algorithm: str) -> Algorithm:
 
 
 def _automatic(
-    operation: Operation, work: np.dtype[Any], nbytes: int, nodes: tuple[int, ...], blocking: bool, shareable: bool
+    operation: Operation,
+    work: np.dtype[Any],
+    nbytes: int,
+    nodes: tuple[int, ...],
+    tables: Sequence[Table],
+    without: Collection[str],
+) -> tuple[Setting, Hit | None, str]:
+    """Return what ``auto`` takes, the entry that says so, and the reason."""
+
+    def allowed(name: str) -> bool:
+        if name in without or name not in ALGORITHMS or forbids(ALGORITHMS[name], operation, work):
+            return False
+        if name == SHARED:
+            return len(set(nodes)) == 1
+        return name != LIBRARY or allowed(SHARED) or layout(operation, work, len(nodes)) is not None
+
+    for hit in find(tables, work.itemsize, nbytes):
+        for setting in hit.entry.setting, hit.entry.own:
+            if setting and allowed(setting.algorithm):
+                other = "" if setting is hit.entry.setting else f"; {setting} of what can run this"
+                return setting, hit, f"{hit.describe()}{other}"
+    name, reason = _by_rules(operation, nbytes, nodes, allowed(LIBRARY), allowed(SHARED))
+    return Setting(name), None, reason
+
+
+def _asked(
+    algorithm: str, work: np.dtype[Any], nbytes: int, tables: Sequence[Table]
+) -> tuple[Setting, Hit | None, str]:
+    """Return how an algorithm that is asked for runs: as measured, if an entry says that."""
+    for hit in find(tables, work.itemsize, nbytes):
+        for setting in hit.entry.setting, hit.entry.own:
+            if setting and setting.algorithm == algorithm:
+                return setting, hit, "asked for"
+    return Setting(named(algorithm).name), None, "asked for"
+
+
+def _by_rules(
+    operation: Operation, nbytes: int, nodes: tuple[int, ...], library: bool, shared: bool
 ) -> tuple[str, str]:
     ranks, number = len(nodes), len(set(nodes))
-    here = blocking and shareable
-    if here and nbytes <= TINY:
-        return "shared", f"up to {TINY >> 10} KiB memory that all ranks share is fastest"
+    if shared and nbytes <= TINY:
+        return SHARED, f"up to {TINY >> 10} KiB memory that all ranks share is fastest"
     below = NETWORK_BELOW if number > 1 else LIBRARY_BELOW
-    library = not forbids(ALGORITHMS["mpi"], operation, work) and (here or layout(operation, work, ranks))
-    if blocking and nbytes < below and library:
-        return "mpi", f"below {below >> 10} KiB the library's own call is fastest"
-    if here and nbytes < SHARED_BELOW:
-        return "shared", f"below {SHARED_BELOW >> 10} KiB memory that all ranks share is the next best"
+    if nbytes < below and library:
+        return LIBRARY, f"below {below >> 10} KiB the library's own call is fastest"
+    if shared and nbytes < SHARED_BELOW:
+        return SHARED, f"below {SHARED_BELOW >> 10} KiB memory that all ranks share is the next best"
     if not operation.commutative:
         return "tree", f"op {operation.name!r} is not commutative, and tree keeps rank order"
     if 1 < number < ranks:

@@ -23,7 +23,7 @@ import click
 import numpy as np
 
 import hpcreduce
-from hpcreduce.commands import bench, console, doctor, draw, explain, fit, info, predict, quick, reduce, validate
+from hpcreduce.commands import bench, console, doctor, draw, explain, fit, info, predict, quick, reduce, tune, validate
 from hpcreduce.errors import (
     BrokenCommunicatorError,
     CollectiveTimeoutError,
@@ -56,6 +56,7 @@ def main(context: click.Context) -> int:
 
 main.add_command(validate.validate_command)
 main.add_command(bench.bench_command)
+main.add_command(tune.tune_command)
 main.add_command(reduce.reduce_command)
 main.add_command(draw.draw_command)
 main.add_command(predict.predict_command)

@@ -182,12 +182,13 @@ def _plot(rows: list[Row], title: str, file: Any, path: str) -> None:
 
 
 def _show(console: Console, rows: list[Row], facts: dict[str, Any], dtype: str, op: str) -> None:
-    nodes = agreement.state(console.comm).nodes
+    state = agreement.state(console.comm)
     kind = samples.dtypes()[dtype]
     work = OPERATIONS[op].types(kind)[0]
 
     def chosen(nbytes: int) -> str:
-        return choose("auto", None, OPERATIONS[op], work, nbytes // kind.itemsize, nodes).algorithm.name
+        count = nbytes // kind.itemsize
+        return choose("auto", None, OPERATIONS[op], work, count, state.nodes, state.tables).algorithm.name
 
     console.out(
         f"{_place(facts)}: {op} of {dtype}, {_mode(facts)} beside comm.Allreduce (mpi); time of the slowest rank, "

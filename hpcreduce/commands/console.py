@@ -274,6 +274,26 @@ class Sizes(click.ParamType[list[int]]):
         return int(size) if size >= 1 and size.is_integer() and size <= MOST_BYTES else None
 
 
+MOST_SECONDS = 30 * 86400
+"""Seconds of the longest time that can be asked for."""
+
+
+class Duration(click.ParamType[float]):
+    """A time: ``90``, ``90s``, ``2m`` or ``1.5h``."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Read and check."""
+        if isinstance(value, float):
+            return value
+        match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?) *([smh]?)", value.strip(), re.ASCII)
+        seconds = float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]] if match else 0.0
+        if not 0 < seconds <= MOST_SECONDS:
+            self.fail(f"{value!r} is no time above 0 and up to 30 days, such as 90, 90s, 2m or 1.5h", param, ctx)
+        return seconds
+
+
 class Counts(click.ParamType[list[int]]):
     """A comma-separated list of element counts."""
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import click
 
+from hpcreduce import lookup
 from hpcreduce.commands.console import Sizes, lone_file, to_json
 from hpcreduce.explanation import Model, explanation, read_model
 from hpcreduce.measure import samples
+from hpcreduce.runtime import tablefiles
 from hpcreduce.runtime.operations import OPERATIONS
 
 _OPS = [name for name, row in OPERATIONS.items() if not row.locates]
@@ -19,16 +21,24 @@ _MOST_RANKS = 1024
 @click.option("--nodes", type=click.IntRange(1, _MOST_RANKS), default=1, show_default=True, help="Filled in turn.")
 @click.option("--dtype", default="float64", show_default=True, metavar="NAME")
 @click.option("--op", type=click.Choice(_OPS), default="sum", show_default=True, metavar="NAME")
+@click.option("--library", metavar="NAME", help="Whose measured table counts: 'Open MPI', MPICH, ...")
 @click.option("--model", "model_path", metavar="FILE", help="What fit has written; else typical prices.")
 @click.option("--json", "json_path", metavar="FILE|-", help="Write the figures as JSON.")
 def explain_command(
-    ranks: int, nbytes: list[int], nodes: int, dtype: str, op: str, model_path: str | None, json_path: str | None
+    ranks: int,
+    nbytes: list[int],
+    nodes: int,
+    dtype: str,
+    op: str,
+    library: str | None,
+    model_path: str | None,
+    json_path: str | None,
 ) -> int:
     """Say what auto takes, why, and what each algorithm would cost.
 
     Rounds and the most bytes that one rank sends are exact; times are predictions, for messages that are not cut and
-    ranks of a node that share its link. What auto takes goes by measured rules, not by the prediction. Needs no MPI
-    library.
+    ranks of a node that share its link. What auto takes goes by measured tables (yours: HPCREDUCE_TABLE), if
+    --library says whose, or by rules, not by the prediction. Needs no MPI library.
     """
     if nodes > ranks:
         raise click.BadParameter(
@@ -41,8 +51,10 @@ def explain_command(
         raise click.UsageError(f"op {op} does not take dtype {dtype}")
     model = read_model(model_path) if model_path else Model()
     placed = tuple(rank * nodes // ranks for rank in range(ranks))
+    tables = lookup.placed(tablefiles.all_tables(), lookup.Place(library, ranks, nodes)) if library else ()
     found = [
-        explanation(placed, -(-size // known[dtype].itemsize), known[dtype], OPERATIONS[op], model) for size in nbytes
+        explanation(placed, -(-size // known[dtype].itemsize), known[dtype], OPERATIONS[op], model, tables)
+        for size in nbytes
     ]
     if json_path:
         document = to_json([each._asdict() | {"lines": [line._asdict() for line in each.lines]} for each in found])

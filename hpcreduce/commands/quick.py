@@ -50,11 +50,12 @@ def _time_table(console: Console, ranks_per_node: int) -> None:
         for done, nbytes in enumerate(sizes):
             progress(done, len(sizes))
             rows += bench.compare(console.comm, algorithms, nbytes)
-    nodes = agreement.state(console.comm).nodes
+    state = agreement.state(console.comm)
     operation = OPERATIONS["sum"]
 
     def chosen(nbytes: int) -> str:
-        return choose("auto", None, operation, np.dtype(np.float64), nbytes // 8, nodes).algorithm.name
+        work = np.dtype(np.float64)
+        return choose("auto", None, operation, work, nbytes // 8, state.nodes, state.tables).algorithm.name
 
     console.out(
         "\nfloat64 sum in place: time of the slowest rank, median of interleaved turns; mpi is comm.Allreduce, (auto) "

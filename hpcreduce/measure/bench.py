@@ -124,13 +124,13 @@ def compare(
     with ExitStack() as plans:
         contenders: dict[str, Callable[[], Any]] = {}
         if samples.mpi_has(op, kind):
-            contenders[LIBRARY] = _library(comm, array, target, op)
+            contenders[LIBRARY] = library_call(comm, array, target, op)
         for name in algorithms:
             contenders[name] = _ours(comm, array, target, op, name, one_off, plans)
         first = {}
         for name, call in contenders.items():
-            _check(comm, call, array, target, op, name)
-            first[name] = _time(comm, call, array, max(1, warmup))
+            check_first(comm, call, array, target, op, name)
+            first[name] = seconds_of(comm, call, array, max(1, warmup))
         fastest = max(min(first.values()), 1e-6)
         calls = max(1, min(MOST_CALLS, round(1e-3 / fastest)))
         if iterations is None:
@@ -148,7 +148,7 @@ def affordable(comm: Any, sizes: Sequence[int], ranks_per_node: int) -> list[int
     return [size for size in sizes if size <= room]
 
 
-def _library(comm: Any, array: Array, target: Array, op: str) -> Callable[[], Any]:
+def library_call(comm: Any, array: Array, target: Array, op: str) -> Callable[[], Any]:
     """Return the library's call, followed for a mean by the division that a program would do itself."""
     from mpi4py import MPI
 
@@ -177,7 +177,7 @@ def _ours(
     return call
 
 
-def _check(comm: Any, call: Callable[[], Any], array: Array, target: Array, op: str, name: str) -> None:
+def check_first(comm: Any, call: Callable[[], Any], array: Array, target: Array, op: str, name: str) -> None:
     """Run it once, on inputs whose result is known; raise HpcreduceError on every rank if it is wrong on any."""
     given = samples.make(op, array.dtype, min(BLOCK, array.size), comm.rank, comm.size)
     (wanted,) = samples.expected(op, array.dtype, given.size, comm.size)
@@ -207,13 +207,13 @@ def _take_turns(
     for turn in range(iterations):
         place = turn % len(names)
         for name in names[place:] + names[:place]:
-            times[name].append(_time(comm, contenders[name], array, calls))
+            times[name].append(seconds_of(comm, contenders[name], array, calls))
         if progress:
             progress(turn + 1, iterations)
     return times
 
 
-def _time(comm: Any, call: Callable[[], Any], array: Array, calls: int) -> float:
+def seconds_of(comm: Any, call: Callable[[], Any], array: Array, calls: int) -> float:
     """Return the slowest rank's seconds per call."""
     from mpi4py import MPI
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 import hpcreduce
+from hpcreduce.lookup import LIBRARIES
 from hpcreduce.runtime import cuda, nccl
 
 
@@ -56,7 +57,7 @@ def library_name(text: str) -> str:
     'MPICH 5.0.2'
     """
     first = text.strip("\0 \n").splitlines()[0]
-    match = re.search(r"(Open MPI|CRAY MPICH|MPICH|MVAPICH\d*|Intel\(R\) MPI|Spectrum MPI)\D*(\d[\w.]*)", first)
+    match = LIBRARIES.search(first)
     return f"{match[1]} {match[2]}" if match else first[:60]
 
 

@@ -3,7 +3,7 @@
 Rules that hold here:
 
 * The state of a communicator lives in an MPI attribute of it and is freed with it. Nothing depends on that happening.
-* No environment variable is read after the first communicator is used.
+* No environment variable is read after the first communicator is used, and ``HPCREDUCE_TABLE`` once at most, by rank 0.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Rules that hold here:
 
 * Every message's tag comes from `Recorder.token`: ranks that disagree about a call, or one before it, do not match.
 * Data travels on one duplicate, control messages on another. A failure breaks both; `State.recover` makes new ones.
-* No environment variable is read after the state is made.
+* No environment variable is read after the communicator is opened.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
+from hpcreduce import lookup
 from hpcreduce.algorithms.hierarchical import ACROSS, counterparts, inner, layout, renumbered
-from hpcreduce.errors import BrokenCommunicatorError, CollectiveTimeoutError, HpcreduceError, PeerError
-from hpcreduce.runtime import failures, memory, shared, wait
+from hpcreduce.errors import BrokenCommunicatorError, CollectiveTimeoutError, HpcreduceError, PeerError, TableError
+from hpcreduce.runtime import failures, memory, shared, tablefiles, wait
 from hpcreduce.runtime.arrays import Arrays
 from hpcreduce.runtime.calls import Call, Mover
 from hpcreduce.runtime.control import Control
@@ -60,6 +61,8 @@ class State:
         The rank in COMM_WORLD of each rank.
     nodes : tuple of int
         Node of each rank, numbered in order of first appearance.
+    tables : tuple of Table
+        What was measured at this place, as rank 0 has read it; the same on all ranks.
     timeout : float
         Default time-out in seconds.
     in_place : object
@@ -110,7 +113,7 @@ class State:
         self.left = ""  # what the others were told when this rank left
 
     def open(self, comm: Any, timeout: float | None) -> None:
-        """Duplicate `comm` and exchange the node map; collective."""
+        """Duplicate `comm`, exchange the node map, and learn the measured tables; collective."""
         from mpi4py import MPI
 
         plain = MPI.Intracomm(comm)  # a duplicate has the type of what is duplicated
@@ -124,9 +127,13 @@ class State:
             self.recorder = Recorder()
             upper_bound: Any = world.Get_attr(MPI.TAG_UB)  # Open MPI tells it of this communicator only
             self._mask = (1 << ((upper_bound + 1).bit_length() - 1)) - 1
-            self._exchange(MPI.Get_processor_name(), timeout)
+            self._exchange(MPI.Get_processor_name(), MPI.Get_library_version(), timeout)
             self._listen()
             self.opened = True
+        except TableError:  # on all ranks, and nothing is under way: the next call may try again
+            self.comm.Free()
+            self._control_comm.Free()
+            raise
         except BaseException as error:
             self.retire(error)
             raise
@@ -147,16 +154,25 @@ class State:
         self.engines = Pool(lambda key, op: Engine(self.comm, self.in_place, key, op))
         self.rooms = Pool(self._furnish)
 
-    def _exchange(self, host: str, timeout: float | None) -> None:
-        """Learn the nodes of all ranks, and agree on an identity; collective."""
-        name = hashlib.blake2b(host.encode(), digest_size=8).digest()
-        mine = name + next(_numbers).to_bytes(8, "little") + memory.usable().to_bytes(8, "little")
+    def _exchange(self, host: str, version: str, timeout: float | None) -> None:
+        """Learn the nodes of all ranks and the measured tables, and agree on an identity; collective."""
+        library = lookup.family(version)
+        offer = tablefiles.offer(library, self.size) if self.rank == 0 else b""
+        numbers = next(_numbers), memory.usable(), len(offer)
+        mine = hashlib.blake2b(host.encode(), digest_size=8).digest()
+        mine += b"".join(int(number).to_bytes(8, "little") for number in numbers)
         theirs = self._gather(mine, "first use of the communicator (exchange of host names)", timeout)
         self.nodes = node_map([each[:8] for each in theirs])
         self.identity = f"{self.members[0]}.{int.from_bytes(theirs[0][8:16], 'little')}"
         self.hosted = all(each[16] for each in theirs)
         self.mates = layout(self.rank, self.size, self.nodes)[0]
         self.counterparts = counterparts(self.rank, self.size, self.nodes)
+        told = bytearray(offer or int.from_bytes(theirs[0][24:], "little"))
+        if told:
+            request = self.comm.Ibcast(told, 0)
+            self._wait(request, "first use of the communicator (exchange of the selection table)", timeout, told)
+        place = lookup.Place(library, self.size, len(set(self.nodes)))
+        self.tables = lookup.placed(tablefiles.accept(bytes(told)), place)
 
     @property
     def shareable(self) -> bool:

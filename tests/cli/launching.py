@@ -110,6 +110,7 @@ def environment(before=()):
     env = {name: value for name, value in os.environ.items() if not name.startswith(LEFT_BY_LAUNCHERS)}
     package = Path(importlib.util.find_spec("hpcreduce").origin).parent.parent
     after = [os.path.abspath(path) for path in env.get("PYTHONPATH", "").split(os.pathsep) if path]
+    env["HPCREDUCE_TABLE"] = ""  # whatever the user of this machine has measured
     env["PYTHONPATH"] = os.pathsep.join([*map(str, before), str(package), *after])
     env["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), env.get("PATH", os.defpath)])
     return env

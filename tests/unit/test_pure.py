@@ -13,7 +13,9 @@ import pytest
 import hpcreduce
 from hpcreduce.algorithms import ALGORITHMS, Algorithm
 
-PURE = "schedule algorithms analysis.check analysis.cost analysis.draw analysis.predict selection collectives many"
+PURE = (
+    "schedule algorithms analysis.check analysis.cost analysis.draw analysis.predict selection lookup collectives many"
+)
 PURE += " runtime.plan runtime.agreement commands diagnosis"
 MODULES = [
     module.name for module in pkgutil.walk_packages(hpcreduce.__path__, "hpcreduce.") if "__main__" not in module.name
