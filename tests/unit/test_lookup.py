@@ -183,7 +183,8 @@ def test_what_is_forbidden_falls_back():
     found = tables(entry(0, "mpi", own=own._asdict()))
     assert chosen(found).algorithm.name == "mpi"
     assert chosen(found, "max").algorithm.name == "double_tree"  # the library would lose NaN
-    assert chosen(found, "bxor", "i8").algorithm.name == "double_tree"  # no head tells ranks apart there
+    assert chosen(found, "bxor", "i8", without=("shared",)).algorithm.name == "double_tree"  # no head tells ranks apart
+    assert chosen(found, "bxor", "i8").algorithm.name == "mpi"  # but node-shared memory does
     assert chosen(found, without=("mpi",)).algorithm.name == "double_tree"
     assert "; double_tree 4 KiB/3 of what can run this" in chosen(found, "max").reason
     for forbidden in (found, tables(entry(0, "ring"))):  # none keeps rank order

@@ -4,14 +4,15 @@ import numpy as np
 import pytest
 
 from hpcreduce.runtime.operations import OPERATIONS, resolve
-from hpcreduce.selection import LIBRARY_BELOW, LONGEST_SEGMENT, NETWORK_SEGMENT, choose
+from hpcreduce.runtime.shared import TINY
+from hpcreduce.selection import LIBRARY_BELOW, LONGEST_SEGMENT, NETWORK_SEGMENT, SHARED_BELOW, choose
 
 F8, NODE = np.dtype(float), (0, 0, 0)
 
 
-def chosen(op, dtype, count, nodes=NODE, algorithm="auto", segment=None):
+def chosen(op, dtype, count, nodes=NODE, algorithm="auto", segment=None, without=("shared",)):
     operation = resolve(op)
-    return choose(algorithm, segment, operation, operation.types(np.dtype(dtype))[0], count, nodes)
+    return choose(algorithm, segment, operation, operation.types(np.dtype(dtype))[0], count, nodes, (), without)
 
 
 def name(*arguments, **options):
@@ -36,6 +37,17 @@ def test_auto_goes_by_size():
     assert name("sum", float, LIBRARY_BELOW // 8) == "ring"
     assert name("max", float, 1) == "tree"
     assert name("max", float, 10**6) == "ring"
+
+
+def test_auto_goes_by_size_where_ranks_share_memory():
+    def here(op, dtype, count, nodes=NODE):
+        return name(op, dtype, count, nodes, without=())
+
+    assert here("sum", float, 1) == here("max", float, TINY // 8) == here("maxloc", "float16", 1) == "shared"
+    assert here("sum", float, TINY // 8 + 1) == here("bxor", int, TINY) == "mpi"
+    assert here("max", float, TINY) == here("sum", "int8", SHARED_BELOW - 1) == "shared"
+    assert here("sum", float, LIBRARY_BELOW // 8) == "shared" and here("sum", float, SHARED_BELOW // 8) == "ring"
+    assert here("sum", float, 1, (0, 0, 1)) == "mpi" and here("max", float, 1, (0, 0, 1)) == "hierarchical"
 
 
 def test_auto_goes_by_nodes():
