@@ -300,14 +300,15 @@ def prepare(state: State, operation: Operation, key: tuple[Any, ...]) -> Call:
     stream = op = engine = head = None
     nbytes, room = count * work.itemsize, 0
     inside = row.name == "hierarchical" and state.hosted and state.counterparts and blocking and nbytes > TINY
+    where_they_are = sharing and blocking and state.shareable and algorithm in ("auto", "shared") and nbytes > TINY
     if row.name == "shared" or inside:
         room = capacity(nbytes, across=bool(inside))
-    elif sharing and blocking and state.shareable and algorithm == "auto" and row.rounds and nbytes > TINY:
+    elif where_they_are:
         room = SMALLEST  # its flags tell whether all ranks pass node-shared arrays
     if row.rounds is not None and not inside:
         program = compile_rounds(row.rounds(state.rank, state.size, count, **choice.static), choice.segment)
         stream = state.stream(program, work, choice.window, codec)
-    elif not room:
+    elif row.name == "mpi":
         op = operations.predefined(operation)
         if op and blocking and state.shareable:
             room = SMALLEST
@@ -318,9 +319,8 @@ def prepare(state: State, operation: Operation, key: tuple[Any, ...]) -> Call:
     mark = fingerprint(name, operation.name, dtype.str, shape, row.name, choice.segment, static)
     extra = "".join(f", {key} {value}" for key, value in (("order", order), ("wire", wire)) if value)
     text = f"{name}(op {operation.name}, dtype {dtype}, shape {shape}, algorithm {row.name}{extra})"
-    return Call(
-        key, work, result, choice, mark, stream, op, text, codec, engine=engine, head=head, checked=check, room=room
-    )
+    call = Call(key, work, result, choice, mark, stream, op, text, codec, engine=engine, head=head, checked=check)
+    return call._replace(room=room, where_they_are=where_they_are)
 
 
 def admit(state: State, call: Call, operation: Operation, count: int, timeout: float | None) -> Call:

@@ -20,9 +20,16 @@ class _Array(NamedTuple):
 
 
 class Arrays:
-    """All that were made and not freed, by number; all ranks make and free them in the same order."""
+    """All that were made and not freed, by number; all ranks make and free them in the same order.
+
+    Attributes
+    ----------
+    version : int
+        Another one once arrays were made or freed.
+    """
 
     def __init__(self) -> None:
+        self.version = 0
         self._known: dict[int, _Array] = {}
         self._numbers = itertools.count(1)
 
@@ -33,6 +40,7 @@ class Arrays:
         """Take the memory of a new array of every rank of the node, and return that of the one at hand as bytes."""
         arrays = [np.frombuffer(memory, np.uint8, nbytes) for memory in memories]
         own = arrays[rank]
+        self.version += 1
         self._known[next(self._numbers)] = _Array(_address(own), nbytes, arrays)
         return own
 
@@ -53,10 +61,12 @@ class Arrays:
     def remove(self, place: int) -> None:
         """Forget the array there; its memory lasts as long as arrays refer to it."""
         del self._known[place >> _OFFSET]
+        self.version += 1
 
     def clear(self) -> None:
         """Forget all."""
         self._known.clear()
+        self.version += 1
 
 
 def _address(array: Any) -> int:

@@ -44,6 +44,8 @@ class Call(NamedTuple):
         Ranks that differ are found before any gets a result.
     room : int
         Bytes of a stage of the room in node-shared memory that it needs, or 0.
+    where_they_are : bool
+        Node-shared arrays are reduced where they are, if all ranks pass such arrays.
     """
 
     key: tuple[Any, ...]
@@ -60,6 +62,7 @@ class Call(NamedTuple):
     head: Any = None
     checked: bool = True
     room: int = 0
+    where_they_are: bool = False
 
     def __str__(self) -> str:
         return self.text

@@ -13,7 +13,9 @@ Rules that hold here:
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -33,7 +35,7 @@ STAGES = 3
 PIECE = 256 << 10
 """Bytes that are staged at a time."""
 
-BLOCK = 32 << 10
+BLOCK = 256 << 10
 """Bytes that are combined at a time: they stay in the processor's cache meanwhile."""
 
 ACROSS_PIECE = 4 << 20
@@ -273,7 +275,7 @@ class Shared(_Exchange):
         Contributions must be combined in rank order.
     arrays : Arrays, optional
         Node-shared arrays of the communicator: they are reduced where they are, if all ranks pass such arrays.
-    otherwise : Stream, optional
+    otherwise : Stream or Met, optional
         What runs if they do not; by default the stages are used.
     across : callable, optional
         ``across(count)`` returns the stream that combines a chunk with those of the other nodes.
@@ -288,7 +290,7 @@ class Shared(_Exchange):
         *,
         ordered: bool = False,
         arrays: Any = None,
-        otherwise: Stream | None = None,
+        otherwise: Any = None,
         across: Callable[[int], Stream] | None = None,
         **options: Any,
     ) -> None:
@@ -298,7 +300,9 @@ class Shared(_Exchange):
         self._chunks = [partition(piece.length, len(room.lines)) for piece in self._pieces]
         self._block = max(1, BLOCK // dtype.itemsize)
         self._work: Iterator[None] = iter(())
-        self._running: Stream | None = None
+        self._running: Any = None
+        self._last: tuple[Callable[[], Any], int, int] = (lambda: None), -1, 0
+        self._reduced: tuple[list[int], list[tuple[Any, list[Any]]]] = [], []
         lengths = {chunks[rank].length for chunks in self._chunks}
         self._across = {length: across(length) for length in lengths} if across else {}
 
@@ -319,18 +323,25 @@ class Shared(_Exchange):
         """Give up, and return what must be kept alive."""
         return [*super().abandon(), self._running.abandon() if self._running else None]
 
+    def withdraw(self) -> None:
+        """Do nothing any more that others rely on."""
+        if self._running:
+            self._running.withdraw()
+
     def peer(self) -> int | None:
         """Return the rank that is waited for."""
-        return self._running.peer() if self._running else self._missing
+        peer: int | None = self._running.peer() if self._running else self._missing
+        return peer
 
     def where(self) -> str:
         """Return what is waited for, in words."""
-        return self._running.where() if self._running else super().where()
+        text: str = self._running.where() if self._running else super().where()
+        return text
 
     def _run(self) -> Iterator[None]:
         """Yield wherever another rank has to come first."""
         if self._arrays is not None:
-            turn, place = self._next(), self._arrays.place(self._buffer)
+            turn, place = self._next(), self._place()
             self._line[_PLACE + (turn & 1)] = place
             self._say(_HERE, turn)
             if place or not self._otherwise:
@@ -344,6 +355,14 @@ class Shared(_Exchange):
                 yield from self._hand_over(self._otherwise, self._buffer)
                 return
         yield from self._in_stages()
+
+    def _place(self) -> int:
+        """Return the place of the buffer in the node-shared arrays; mostly it is the buffer of the last time."""
+        buffer, (known, version, place) = self._buffer, self._last
+        if known() is not buffer or version != self._arrays.version:
+            place = self._arrays.place(buffer)
+            self._last = weakref.ref(buffer), self._arrays.version, place
+        return place
 
     def _in_stages(self) -> Iterator[None]:
         """Stage, combine and fetch piece by piece; each piece has an exchange of its own."""
@@ -386,12 +405,9 @@ class Shared(_Exchange):
 
     def _in_place(self, turn: int, places: list[int]) -> Iterator[None]:
         """Combine this rank's chunk of all arrays where they are, in rank order, and write it to all."""
-        nbytes = self._count * self._dtype.itemsize
-        views = [self._arrays.memory(rank, place, nbytes).view(self._dtype) for rank, place in enumerate(places)]
-        start, stop = partition(self._count, len(views))[self._rank]
-        for first in range(start, stop, self._block):
-            last = min(first + self._block, stop)
-            target, *others = (view[first:last] for view in views)
+        if places != self._reduced[0]:
+            self._reduced = places, self._blocks(places)
+        for target, others in self._reduced[1]:
             self._reduce(target, others)
             for other in others:
                 other[...] = target
@@ -399,7 +415,16 @@ class Shared(_Exchange):
         while not self._said(_DONE, turn, self._others):
             yield
 
-    def _hand_over(self, stream: Stream, buffer: Any) -> Iterator[None]:
+    def _blocks(self, places: list[int]) -> list[tuple[Any, list[Any]]]:
+        """Return this rank's chunk of all arrays, block by block: that of the first rank's, and of the others'."""
+        nbytes = self._count * self._dtype.itemsize
+        views = [self._arrays.memory(rank, place, nbytes).view(self._dtype) for rank, place in enumerate(places)]
+        start, stop = partition(self._count, len(views))[self._rank]
+        edges = [*range(start, stop, self._block), stop]
+        blocks = [[view[first:last] for view in views] for first, last in pairwise(edges)]
+        return [(target, others) for target, *others in blocks]
+
+    def _hand_over(self, stream: Any, buffer: Any) -> Iterator[None]:
         self._running = stream
         stream.start(buffer, self._fold, self._tag)
         before = 0

@@ -292,16 +292,18 @@ class State:
         """Return what reduces arrays of this kind in that room."""
         options: dict[str, Any] = {"reads": operation.predefined, "fence": memory.fence()}
         rank, static = self.mates.index(self.rank), call.choice.static
+        otherwise: Mover | None = call.stream
         if call.op:
-            return shared.Met(room, rank, count, call.work, call=self._library(call.op), **options)
+            otherwise = shared.Met(room, rank, count, call.work, call=self._library(call.op), **options)
+            if not call.where_they_are:
+                return otherwise
         if count * call.work.itemsize <= shared.TINY:
             return shared.Tiny(room, rank, count, call.work, **options)
-        options["ordered"] = not operation.commutative
+        options |= {"ordered": not operation.commutative, "otherwise": otherwise}
+        if call.where_they_are:
+            options["arrays"] = self.arrays
         if self.counterparts:
             options["across"] = lambda length: self._across(length, static.get("across", ACROSS), call)
-        else:
-            options["arrays"] = self.arrays or None
-            options["otherwise"] = call.stream if isinstance(call.stream, Stream) else None
         return shared.Shared(room, rank, count, call.work, **options)
 
     def _library(self, op: Any) -> Callable[[Any], object]:
