@@ -53,3 +53,7 @@ class NetworkError(HpcreduceError, ValueError):
 
 class DumpError(HpcreduceError, ValueError):
     """A file is no dump of a rank, or a folder has none; the text names the file and the field."""
+
+
+class FiguresError(HpcreduceError, ValueError):
+    """A file has no figures of ``bench``; the text names the file and the field."""
