@@ -57,3 +57,7 @@ class DumpError(HpcreduceError, ValueError):
 
 class TableError(HpcreduceError, ValueError):
     """A table of measured choices cannot be read, or is wrong; raised on every rank, with the file and the field."""
+
+
+class FiguresError(HpcreduceError, ValueError):
+    """A file has no figures of ``bench``; the text names the file and the field."""

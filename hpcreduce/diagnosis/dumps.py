@@ -10,13 +10,12 @@ Rules that hold here:
 
 from __future__ import annotations
 
-import json
 import os
 import re
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from hpcreduce.errors import DumpError
+from hpcreduce.fields import Fields, load
 from hpcreduce.runtime.recorder import KEPT as KEPT
 from hpcreduce.runtime.recorder import VERSION as VERSION
 from hpcreduce.units import plural
@@ -98,19 +97,7 @@ def read(folder: str) -> tuple[list[Dump], list[str]]:
 
 
 def _read_one(folder: str, name: str) -> Dump:
-    path = os.path.join(folder, name)
-    try:
-        if not os.path.isfile(path):  # opening a pipe would wait
-            raise DumpError(f"{name}: not a file")
-        with open(path, "rb") as file:
-            data = file.read()
-    except OSError as error:
-        raise DumpError(f"{name}: cannot read it: {error.strerror or error}") from None
-    try:
-        document = json.loads(data.decode())
-    except (ValueError, RecursionError) as error:
-        raise DumpError(f"{name}: not JSON, or truncated: {error}") from None
-    dump = checked(document, name)
+    dump = checked(load(os.path.join(folder, name), name, DumpError), name)
     if name != f"rank-{dump.rank}.json":
         raise DumpError(f"{name}: rank: found {dump.rank}, which the name of the file contradicts")
     return dump
@@ -124,7 +111,7 @@ def checked(document: object, where: str) -> Dump:
     DumpError
         A field is missing, of a wrong type or out of range.
     """
-    top = _Fields(document, where)
+    top = Fields(document, where, DumpError)
     size = top.whole("size", 1)
     return Dump(
         top.whole("version", 1),
@@ -132,14 +119,18 @@ def checked(document: object, where: str) -> Dump:
         size,
         top.text("host"),
         top.whole("pid", 0),
-        top.seconds("time"),
+        _seconds(top, "time"),
         top.text("reason"),
         tuple(top.texts("stack")),
         tuple(_communicator(each) for each in top.objects("communicators")),
     )
 
 
-def _communicator(fields: _Fields) -> Communicator:
+def _seconds(top: Fields, name: str) -> float:
+    return top.number(name, "seconds since the epoch", 0, MOST_SECONDS)
+
+
+def _communicator(fields: Fields) -> Communicator:
     members = tuple(fields.wholes("members"))
     if not members or len(set(members)) < len(members):
         raise fields.wrong("members", "different world ranks", members)
@@ -152,7 +143,7 @@ def _communicator(fields: _Fields) -> Communicator:
     )
 
 
-def _call(fields: _Fields) -> Call:
+def _call(fields: Fields) -> Call:
     order = fields.wholes("order")
     if len(order) != 2:
         raise fields.wrong("order", "[plan, number]", order)
@@ -161,81 +152,7 @@ def _call(fields: _Fields) -> Call:
         fields.text("what"),
         fields.whole("fingerprint"),
         fields.text("at"),
-        fields.seconds("started"),
+        _seconds(fields, "started"),
         fields.truth("pending"),
         fields.text("waiting"),
     )
-
-
-class _Fields:
-    """The fields of a JSON object; each method returns one, checked."""
-
-    def __init__(self, document: object, where: str) -> None:
-        if not isinstance(document, dict):
-            raise DumpError(f"{where}: expected an object, found {_short(document)}")
-        self.document, self.where = document, where
-
-    def wrong(self, name: str, expected: str, found: object) -> DumpError:
-        return DumpError(f"{self.where}: {name}: expected {expected}, found {_short(found)}")
-
-    def _value(self, name: str) -> Any:
-        if name not in self.document:
-            raise DumpError(f"{self.where}: the field {name!r} is missing")
-        return self.document[name]
-
-    def whole(self, name: str, least: int | None = None, most: int | None = None) -> int:
-        value = self._value(name)
-        if not _is_whole(value) or (least is not None and value < least) or (most is not None and value > most):
-            limits = "" if least is None else f" from {least} on" if most is None else f" from {least} to {most}"
-            raise self.wrong(name, f"a whole number{limits}", value)
-        return int(value)
-
-    def wholes(self, name: str) -> list[int]:
-        value = self._value(name)
-        if not isinstance(value, list) or not all(_is_whole(item) and item >= 0 for item in value):
-            raise self.wrong(name, "a list of whole numbers from 0 on", value)
-        return value
-
-    def seconds(self, name: str) -> float:
-        value = self._value(name)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= MOST_SECONDS:
-            raise self.wrong(name, "seconds since the epoch", value)
-        return float(value)
-
-    def truth(self, name: str) -> bool:
-        value = self._value(name)
-        if not isinstance(value, bool):
-            raise self.wrong(name, "true or false", value)
-        return value
-
-    def text(self, name: str) -> str:
-        value = self._value(name)
-        if not isinstance(value, str):
-            raise self.wrong(name, "a text", value)
-        return _printable(value)
-
-    def texts(self, name: str) -> list[str]:
-        value = self._value(name)
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise self.wrong(name, "a list of texts", value)
-        return [_printable(item) for item in value]
-
-    def objects(self, name: str) -> Iterator[_Fields]:
-        value = self._value(name)
-        if not isinstance(value, list):
-            raise self.wrong(name, "a list", value)
-        return (_Fields(item, f"{self.where}: {name}[{index}]") for index, item in enumerate(value))
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _printable(text: str) -> str:
-    """Return the text on one line, and without what a terminal would obey."""
-    return "".join(char if char.isprintable() else " " for char in text)
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."

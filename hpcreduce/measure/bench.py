@@ -4,6 +4,7 @@ Rules that hold here:
 
 * A time is the slowest rank's, from a barrier on, in seconds per call. Calls that take microseconds are timed several
   in a row (at most `MOST_CALLS`), since a clock and a barrier are no more precise than they last.
+* Caches are warm, or all are cold: then each call is timed by itself, after every rank has swept its caches.
 * All contenders take turns in each iteration, each time in another order, so that a drift of the machine's speed meets
   them alike; the ratio to the library is the median over the iterations.
 * Every contender's first result is checked against exact values that depend on rank and index.
@@ -22,12 +23,9 @@ import numpy as np
 from hpcreduce.collectives import allreduce, allreduce_init
 from hpcreduce.errors import HpcreduceError
 from hpcreduce.measure import samples
-from hpcreduce.runtime import operations
+from hpcreduce.measure.rivals import LIBRARY, RIVALS
 from hpcreduce.runtime.operations import OPERATIONS, Array
 from hpcreduce.units import format_bytes, format_rate, format_seconds
-
-LIBRARY = "mpi"
-"""Name of the contender that is ``comm.Allreduce`` itself, as a program would call it."""
 
 MOST_CALLS = 50
 """Calls in a row that are timed together, as far as they take a millisecond."""
@@ -82,9 +80,10 @@ def compare(
     iterations: int | None = None,
     warmup: int = 1,
     one_off: bool = False,
+    sweep: Callable[[], object] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Row]:
-    """Time the algorithms and the library at one size; collective.
+    """Time the algorithms and their rivals at one size; collective.
 
     In place where the result's dtype is the input's. Ours run as prepared plans (`hpcreduce.allreduce_init`).
 
@@ -92,7 +91,7 @@ def compare(
     ----------
     comm : mpi4py.MPI.Intracomm
     algorithms : sequence of str
-        Contenders beside the library.
+        Contenders beside the library, ours or of `RIVALS`; their sessions are open, and none of them refuses.
     nbytes : int
         Size of the array in bytes; rounded up to whole elements.
     dtype, op : str
@@ -103,6 +102,8 @@ def compare(
         Calls of each contender before its first iteration, beside the one whose result is checked.
     one_off : bool
         Time ``allreduce()`` instead of prepared plans.
+    sweep : callable, optional
+        Called on every rank before each timed call, outside of what is timed; calls are then timed one at a time.
     progress : callable, optional
         Called with the iterations done and in all.
 
@@ -123,19 +124,21 @@ def compare(
     target = array if result == kind else np.empty(count, result)
     with ExitStack() as plans:
         contenders: dict[str, Callable[[], Any]] = {}
-        if samples.mpi_has(op, kind):
-            contenders[LIBRARY] = library_call(comm, array, target, op)
-        for name in algorithms:
-            contenders[name] = _ours(comm, array, target, op, name, one_off, plans)
+        for name in [LIBRARY] * samples.mpi_has(op, kind) + list(algorithms):
+            contenders[name] = (
+                RIVALS[name].make(comm, array, op, plans)
+                if name in RIVALS
+                else _ours(comm, array, target, op, name, one_off, plans)
+            )
         first = {}
         for name, call in contenders.items():
             check_first(comm, call, array, target, op, name)
-            first[name] = seconds_of(comm, call, array, max(1, warmup))
+            first[name] = seconds_of(comm, call, array, max(1, warmup), sweep)
         fastest = max(min(first.values()), 1e-6)
-        calls = max(1, min(MOST_CALLS, round(1e-3 / fastest)))
+        calls = 1 if sweep else max(1, min(MOST_CALLS, round(1e-3 / fastest)))
         if iterations is None:
             iterations = max(5, min(15, int(2.0 / (calls * sum(first.values()))))) | 1
-        times = _take_turns(comm, contenders, array, iterations, calls, progress)
+        times = _take_turns(comm, contenders, array, iterations, calls, sweep, progress)
     return [_row(name, array.nbytes, dtype, op, comm.size, mine, times.get(LIBRARY)) for name, mine in times.items()]
 
 
@@ -146,21 +149,6 @@ def affordable(comm: Any, sizes: Sequence[int], ranks_per_node: int) -> list[int
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     room = comm.allreduce(free // (4 * ranks_per_node), MPI.MIN)
     return [size for size in sizes if size <= room]
-
-
-def library_call(comm: Any, array: Array, target: Array, op: str) -> Callable[[], Any]:
-    """Return the library's call, followed for a mean by the division that a program would do itself."""
-    from mpi4py import MPI
-
-    source = MPI.IN_PLACE if target is array else array
-    constant = operations.predefined(OPERATIONS[op])
-
-    def call() -> None:
-        comm.Allreduce(source, target, constant)
-        if op == "mean":
-            operations.divide(target, comm.size)
-
-    return call
 
 
 def _ours(
@@ -181,7 +169,7 @@ def check_first(comm: Any, call: Callable[[], Any], array: Array, target: Array,
     """Run it once, on inputs whose result is known; raise HpcreduceError on every rank if it is wrong on any."""
     given = samples.make(op, array.dtype, min(BLOCK, array.size), comm.rank, comm.size)
     (wanted,) = samples.expected(op, array.dtype, given.size, comm.size)
-    keep = samples.settled(op, array.dtype, given.size, comm.size) if name == LIBRARY else np.ones(given.size, bool)
+    keep = samples.settled(op, array.dtype, given.size, comm.size) if name in RIVALS else np.ones(given.size, bool)
     for start in range(0, array.size, BLOCK):
         array[start : start + BLOCK] = given[: array.size - start]
     call()
@@ -200,6 +188,7 @@ def _take_turns(
     array: Array,
     iterations: int,
     calls: int,
+    sweep: Callable[[], object] | None,
     progress: Callable[[int, int], None] | None,
 ) -> dict[str, list[float]]:
     names = list(contenders)
@@ -207,17 +196,21 @@ def _take_turns(
     for turn in range(iterations):
         place = turn % len(names)
         for name in names[place:] + names[:place]:
-            times[name].append(seconds_of(comm, contenders[name], array, calls))
+            times[name].append(seconds_of(comm, contenders[name], array, calls, sweep))
         if progress:
             progress(turn + 1, iterations)
     return times
 
 
-def seconds_of(comm: Any, call: Callable[[], Any], array: Array, calls: int) -> float:
+def seconds_of(
+    comm: Any, call: Callable[[], Any], array: Array, calls: int, sweep: Callable[[], object] | None = None
+) -> float:
     """Return the slowest rank's seconds per call."""
     from mpi4py import MPI
 
     array.fill(1)
+    if sweep:
+        sweep()
     comm.Barrier()
     start = time.perf_counter()
     for _ in range(calls):
@@ -252,14 +245,18 @@ def table(rows: Sequence[Row], chosen: Callable[[int], str], detailed: bool = Fa
     shown = any(row.algorithm == "auto" for row in rows)
     spread = f"{'p10':>11}{'p90':>11}{'95 % CI of median':>23}" if detailed else ""
     algbw = f"{'algbw':>12}" if detailed else ""
-    yield f"{'size':>9}  {'algorithm':<20}{'time':>11}{spread}{algbw}{'bus bandwidth':>16}{'speed vs mpi':>14}"
+
+    def title(row: Row) -> str:
+        return f"auto: {chosen(row.nbytes)}" if row.algorithm == "auto" else row.algorithm
+
+    width = max([20, *(len(title(row)) for row in rows)])
+    yield f"{'size':>9}  {'algorithm':<{width}}{'time':>11}{spread}{algbw}{'bus bandwidth':>16}{'speed vs mpi':>14}"
     for nbytes in dict.fromkeys(row.nbytes for row in rows):
         group = [row for row in rows if row.nbytes == nbytes]
         fastest = min(group, key=lambda row: row.median_s if row.ratio_to_mpi is None else row.ratio_to_mpi)
         for row in group:
-            size, name = format_bytes(nbytes) if row is group[0] else "", row.algorithm
-            taken = not shown and name == chosen(nbytes)
-            name = f"auto: {chosen(nbytes)}" if name == "auto" else name
+            size = format_bytes(nbytes) if row is group[0] else ""
+            taken = not shown and row.algorithm == chosen(nbytes)
             marks = (" <- fastest" if row is fastest else "") + (" (auto)" if taken else "")
             bandwidth = format_rate(row.busbw) if row.busbw else "-"
             if detailed:
@@ -268,6 +265,6 @@ def table(rows: Sequence[Row], chosen: Callable[[int], str], detailed: bool = Fa
                 algbw = f"{format_rate(row.algbw):>12}"
             speed = "-" if row.ratio_to_mpi is None else f"{1 / row.ratio_to_mpi:.2f}x"
             yield (
-                f"{size:>9}  {name:<20}{format_seconds(row.median_s):>11}{spread}{algbw}{bandwidth:>16}"
+                f"{size:>9}  {title(row):<{width}}{format_seconds(row.median_s):>11}{spread}{algbw}{bandwidth:>16}"
                 f"{speed:>14}{marks}"
             )

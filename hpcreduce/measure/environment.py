@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import platform
 import re
 from importlib import metadata
@@ -12,6 +14,7 @@ import numpy as np
 import hpcreduce
 from hpcreduce.lookup import LIBRARIES
 from hpcreduce.runtime import cuda, nccl
+from hpcreduce.units import plural
 
 
 def software() -> dict[str, str]:
@@ -41,6 +44,14 @@ def places(comm: Any, host: str) -> dict[str, int]:
     """Return host -> ranks on it; collective."""
     hosts = comm.allgather(host)
     return {name: hosts.count(name) for name in dict.fromkeys(hosts)}
+
+
+def machine() -> str:
+    """Return what this rank's processor is called, and how many the machine has."""
+    name = platform.machine()
+    with contextlib.suppress(OSError, UnicodeDecodeError), open("/proc/cpuinfo") as file:
+        name = next((line.split(":", 1)[1].strip() for line in file if line.startswith("model name")), name)
+    return f"{name}, {plural(os.cpu_count() or 1, 'processor')}"
 
 
 def devices() -> dict[str, str]:

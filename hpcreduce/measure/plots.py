@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcreduce.analysis.predict import Prediction
-from hpcreduce.measure.bench import LIBRARY, Row
+from hpcreduce.measure.bench import Row
+from hpcreduce.measure.rivals import LIBRARY
 from hpcreduce.units import format_bytes
 
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#5F5F5F")

@@ -31,10 +31,10 @@ from hpcreduce.algorithms import ALGORITHMS
 from hpcreduce.collectives import allreduce_init
 from hpcreduce.lookup import LIBRARY, Entry, Place, Setting, Table
 from hpcreduce.measure import bench, samples
+from hpcreduce.measure.rivals import RIVALS
 from hpcreduce.runtime import agreement
 from hpcreduce.runtime.operations import OPERATIONS, Array, DType
 from hpcreduce.runtime.state import State
-from hpcreduce.schedule import partition
 from hpcreduce.selection import forbids
 
 CALL = Setting("comm.Allreduce")
@@ -43,7 +43,7 @@ CALL = Setting("comm.Allreduce")
 CHECKED = Setting(LIBRARY)
 """The library's call as `hpcreduce.allreduce` makes it."""
 
-TWO_CALLS = (Setting("reduce + bcast"), Setting("reduce_scatter + allgather"))
+TWO_CALLS = (Setting("reduce+bcast"), Setting("reduce_scatter+allgather"))
 """What a program could do in its place, with the library."""
 
 SEGMENTS = {True: (64 << 10, 256 << 10, 1 << 20), False: (16 << 10, 48 << 10, 256 << 10)}
@@ -390,14 +390,12 @@ def stage(comm: Any, cell: Cell) -> Iterator[Stage]:
 
 
 def _name(setting: Setting) -> str:
-    return bench.LIBRARY if setting == CALL else str(setting)
+    return LIBRARY if setting == CALL else str(setting)
 
 
 def _call(comm: Any, array: Array, setting: Setting, plans: ExitStack) -> Callable[[], Any]:
-    if setting == CALL:
-        return bench.library_call(comm, array, array, "sum")
-    if setting in TWO_CALLS:
-        return (_reduce_bcast, _reduce_scatter_allgather)[TWO_CALLS.index(setting)](comm, array)
+    if setting == CALL or setting in TWO_CALLS:
+        return RIVALS[_name(setting)].make(comm, array, "sum", plans)
     state = agreement.state(comm)
     with forced(state, setting, array.itemsize):
         plan = plans.enter_context(allreduce_init(comm, array, array, algorithm=setting.algorithm))
@@ -419,27 +417,3 @@ def forced(state: State, setting: Setting, itemsize: int) -> Iterator[None]:
         yield
     finally:
         state.tables = tables
-
-
-def _reduce_bcast(comm: Any, array: Array) -> Callable[[], Any]:
-    from mpi4py import MPI
-
-    def call() -> None:
-        comm.Reduce(MPI.IN_PLACE if comm.rank == 0 else array, array if comm.rank == 0 else None, MPI.SUM)
-        comm.Bcast(array)
-
-    return call
-
-
-def _reduce_scatter_allgather(comm: Any, array: Array) -> Callable[[], Any]:
-    from mpi4py import MPI
-
-    counts = [part.length for part in partition(array.size, comm.size)]
-    starts = [part.start for part in partition(array.size, comm.size)]
-    part = np.empty(counts[comm.rank], array.dtype)
-
-    def call() -> None:
-        comm.Reduce_scatter(array, part, counts, MPI.SUM)
-        comm.Allgatherv(part, [array, (counts, starts)])
-
-    return call

@@ -1,13 +1,18 @@
 """``bench``: figures that can be recomputed, units that are units, and nothing lost."""
 
 import csv
+import importlib.util
 import json
+import os
 import time
 
 import pytest
 from launching import refused, refused_by_all
 
+from hpcreduce.measure.rivals import RIVALS
+
 QUICK = ("--iterations", "5", "--warmup", "1")
+PLAIN = [name for name in RIVALS if name != "gloo"]
 KEYS = ["algorithm", "nbytes", "dtype", "op", "ranks", "median_s", "p10_s", "p90_s", "low_s", "high_s"]
 KEYS += ["algbw", "busbw", "ratio_to_mpi"]
 
@@ -188,3 +193,186 @@ def test_outputs_that_cannot_be_written_are_said_before_the_work(many, folder):
         refused_by_all(said, 1, "cannot write no/", "No such file")
         assert max(said.seconds) < 15
     assert not list(folder.iterdir())
+
+
+def test_rivals(many):
+    """All are timed like ours; what cannot do it is left out with a note, or refused if it was named."""
+    cases = [("float64", "sum"), ("int8", "sum"), ("float32", "mean"), ("bool", "lor"), ("float64", "max")]
+    commands = [
+        ["bench", "--dtype", dtype, "--op", op, "--sizes", "1,64K", "--algorithms", "rivals", *QUICK, "--json", "-"]
+        for dtype, op in cases
+    ]
+    for said, case in zip(many(3, commands), cases, strict=True):
+        assert said.statuses == [0] * 3, said
+        rows = strict(said.outs[0])["rows"]
+        left_out = ["gloo"] if "note: gloo is left out: " in said.errs[0] else []
+        assert [row["algorithm"] for row in rows] == [name for name in RIVALS if name not in left_out] * 2, case
+        assert all(list(row) == KEYS and row["median_s"] > 0 for row in rows)
+        assert left_out or (importlib.util.find_spec("torch") and case != ("bool", "lor"))
+
+
+def test_shorthands(many):
+    options = ("--sizes", "8", "--iterations", "1", "--json", "-")
+    (said,) = many(2, [["bench", "--dtype", "float16", "--algorithms", "all", "--op", "bor", *options]])
+    refused_by_all(said, 2, "op bor does not take dtype float16")
+    (said,) = many(2, [["bench", "--dtype", "int16", "--algorithms", "all", "--op", "bor", *options]])
+    names = [row["algorithm"] for row in strict(said.outs[0])["rows"]]
+    assert names[:3] == ["mpi", "auto", "ring"] and names[-3:] == PLAIN[1:]
+    assert said.errs == ["note: gloo is left out: gloo has no bor; it has sum, mean, prod, max, min\n", ""]
+
+
+def test_rivals_that_cannot_do_it_are_refused(many):
+    commands = {
+        ("persistent", "float16", "sum"): "algorithm persistent cannot be timed: MPI has no sum of float16",
+        ("ring,reduce+bcast", ">f8", "sum"): "algorithm reduce+bcast cannot be timed: MPI has no sum of >f8",
+        ("reduce_scatter+allgather", "int32", "mean"): "MPI has no mean of int32",
+        ("gloo", "float64", "nanmax"): "gloo has no nanmax; it has sum, mean",
+        ("rivals,gloo", "int16", "sum"): "gloo has no sum of int16; it takes float32",
+        ("rivals", "bool", "sum"): "MPI has no sum of bool, and no other algorithm is asked for",
+        ("reduce", "float64", "sum"): "unknown algorithm 'reduce'; expected some of auto, ring",
+    }
+    options = [["--algorithms", name, "--dtype", dtype, "--op", op] for name, dtype, op in commands]
+    for said, words in zip(many(2, [["bench", *each] for each in options]), commands.values(), strict=True):
+        assert set(said.statuses) == {2} and not any(said.outs) and not any(said.errs[1:]), said
+        assert said.errs[0].count("hpcreduce: error:") == 1 and words in said.errs[0], said
+
+
+def test_gloo_without_torch(cli, tmp_path):
+    (tmp_path / "stub").mkdir()
+    (tmp_path / "stub" / "torch.py").write_text("raise ImportError('libtorch.so: cannot open shared object file')")
+    result = cli(2, "bench", "--algorithms", "ring,gloo", "--sizes", "8", paths=[tmp_path / "stub"])
+    refused(result, 2, "algorithm gloo cannot be timed: it needs the package torch (libtorch.so", "pip install torch")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+def test_gloo(many, cli):
+    """Twice in one process: the ranks meet, part, and meet again."""
+    command = ["bench", "--algorithms", "gloo,ring", "--sizes", "8,64K", *QUICK, "--json", "-"]
+    for said in many(3, [command, command]):
+        assert said.statuses == [0] * 3 and not any(said.errs), said
+        document = strict(said.outs[0])
+        assert [row["algorithm"] for row in document["rows"]] == ["mpi", "gloo", "ring"] * 2 and document["torch"]
+    result = cli(1, "bench", "--algorithms", "gloo", "--sizes", "8", *QUICK, env={"GLOO_SOCKET_IFNAME": "none"})
+    refused(result, 1, "gloo cannot start: rank 0: no interface none with an IPv4 address; expected one of")
+
+
+WRONG = """
+import sys
+from hpcreduce import commands
+from hpcreduce.measure.rivals import RIVALS
+right = RIVALS["persistent"].make
+def wrong(comm, array, op, stack):
+    call = right(comm, array, op, stack)
+    def late():
+        call()
+        array[-1] += comm.rank == 1
+    return late
+RIVALS["persistent"] = RIVALS["persistent"]._replace(make=wrong)
+sys.exit(commands.run(["bench", "--sizes", "1K", "--algorithms", "persistent"]))
+"""
+
+
+def test_a_rival_that_is_wrong_ends_the_run(mpirun, folder):
+    (folder / "wrong.py").write_text(WRONG)
+    refused(mpirun(2, "python", folder / "wrong.py"), 1, "persistent: wrong sum of 1024 bytes on ranks [1]")
+
+
+SWEPT = """
+import json, time
+from mpi4py import MPI
+from hpcreduce.measure import bench
+
+swept, calls = [], []
+
+def ours(comm, array, target, op, algorithm, one_off, plans):
+    def call():
+        calls.append(len(swept))
+        comm.Allreduce(MPI.IN_PLACE, array)
+    return call
+
+def sweep():
+    swept.append(1)
+    time.sleep(0.1 * (MPI.COMM_WORLD.rank == 1))
+
+bench._ours = ours
+rows = bench.compare(MPI.COMM_WORLD, ["a", "b"], 8, iterations=5, warmup=2, sweep=sweep)
+if MPI.COMM_WORLD.rank == 0:
+    print(json.dumps([len(swept), calls, [row.median_s for row in rows]]))
+"""
+
+
+def test_cold_calls_are_timed_one_by_one_and_without_the_sweep(mpirun, folder):
+    (folder / "swept.py").write_text(SWEPT)
+    result = mpirun(2, "python", folder / "swept.py")
+    swept, calls, times = json.loads(result.out)
+    assert swept == 3 * (1 + 5)  # of three contenders each, the warm-up and five iterations
+    assert len(calls) == 2 * (
+        1 + 2 + 5
+    )  # of two contenders each, the one that is checked, the warm-up, five iterations
+    timed = calls[-10:]
+    assert len(set(timed)) == 10 and max(times) < 0.1
+
+
+def test_cold(many):
+    options = ("--sizes", "8", "--algorithms", "ring", "--iterations", "1", "--warmup", "0")
+    said, warm, shown = many(
+        2, [["bench", *options, *more] for more in (["--cold", "--json", "-"], ["--json", "-"], ["--cold"])]
+    )
+    assert said.statuses == [0, 0] and strict(said.outs[0])["cache"] == "cold", said
+    assert strict(warm.outs[0])["cache"] == "warm"
+    assert "prepared plans, caches cold beside comm.Allreduce" in shown.outs[0]
+
+
+def test_compare(many, folder):
+    options = ["bench", "--sizes", "8,64K", "--algorithms", "ring", *QUICK]
+    many(2, [[*options, "--json", "now.json"]])
+    document = json.loads((folder / "now.json").read_text())
+    for name, seconds in (("slow.json", 1e3), ("fast.json", 1e-9)):
+        rows = [
+            row | dict.fromkeys(("median_s", "low_s", "high_s"), seconds)
+            for row in document["rows"]
+            if (row["algorithm"], row["nbytes"]) != ("ring", 8)
+        ]
+        (folder / name).write_text(json.dumps(document | {"library": "another", "rows": rows}))
+    slower, both, faster, sheer = many(
+        2,
+        [
+            [*options, "--compare", "fast.json"],
+            [*options, "--compare", "fast.json", "--json", "new.json"],
+            [*options, "--compare", "slow.json", "--json", "slow.json"],
+            [*options, "--compare", "fast.json", "--json", "-"],
+        ],
+    )
+    assert slower.statuses == both.statuses == sheer.statuses == [1, 1] and faster.statuses == [0, 0], slower
+    assert not any(slower.outs[1:]) and not any(slower.errs), slower
+    text = slower.outs[0]
+    assert "not the same: library: another -> " in text and "3 rows compared: 3 slower, 0 faster" in text
+    assert "only in this run: ring, sum of float64 on 2 ranks: 8 B" in text
+    assert "3 rows compared: 0 slower, 3 faster" in faster.outs[0]
+    assert "comparison" not in document
+    written = [(folder / name).read_text() for name in ("new.json", "slow.json")]
+    for text, verdict in zip([*written, sheer.outs[0]], ("slower", "faster", "slower"), strict=True):
+        found = strict(text)
+        assert [row["verdict"] for row in found["comparison"]["rows"]] == [verdict] * 3
+        assert found["comparison"][verdict] == 3 and len(found["rows"]) == 4
+        assert list(found["comparison"]["facts"]) == ["library"]
+
+
+def test_compare_with_what_is_no_figures(many, folder):
+    (folder / "broken.json").write_text('{"rows": [{"algorithm": "ring"')
+    (folder / "foreign.json").write_text('{"hosts": []}')
+    (folder / "row.json").write_text('{"rows": [{"algorithm": "ring"}]}')
+    os.mkfifo(folder / "pipe")
+    cases = {
+        "none.json": "none.json: cannot read it: No such file",
+        ".": ".: not a file",
+        "pipe": "pipe: not a file",
+        "broken.json": "broken.json: not JSON, or truncated",
+        "foreign.json": "foreign.json: the field 'rows' is missing",
+        "row.json": "row.json: rows[0]: the field 'nbytes' is missing",
+    }
+    commands = [["bench", "--compare", name, "--json", "out.json"] for name in cases]
+    for said, words in zip(many(3, commands), cases.values(), strict=True):
+        refused_by_all(said, 2, words, "expected a file that bench --json has written")
+        assert max(said.seconds) < 5 and not any(said.opened), said
+    assert not (folder / "out.json").exists()

@@ -202,7 +202,7 @@ def test_a_table_of_another_version_does_no_harm():
 
 
 def test_it_is_explained():
-    found = tables(entry(0, "tree", 4096, 5, speed=1.234, low=1.1, high=1.3, slower_than=["reduce + bcast"]))
+    found = tables(entry(0, "tree", 4096, 5, speed=1.234, low=1.1, high=1.3, slower_than=["reduce+bcast"]))
     text = explanation(NODE, 10, np.dtype(float), OPERATIONS["sum"], Model(), found)
     assert (text.entry["algorithm"], text.entry["source"], text.entry["until"], text.window) == (
         "tree",

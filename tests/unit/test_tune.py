@@ -188,11 +188,11 @@ def test_the_simplest_does_not_cost_the_lead_over_the_library():
 
 def test_no_cliff():
     setting, own, facts = decide(times(call=3, mpi=3, two=2, ring=2.5), None)
-    assert (setting, facts["slower_than"]) == (RING, ["reduce + bcast"])
+    assert (setting, facts["slower_than"]) == (RING, ["reduce+bcast"])
     setting, own, facts = decide(times(call=2.1, mpi=2.1, two=2, ring=(2, 0.3)), None)
     assert setting == own == RING and "slower_than" not in facts
     setting, _, facts = decide(times(call=1.0, mpi=2, two=1.5, ring=2.5), None)
-    assert (setting, facts["slower_than"]) == (CHECKED, ["reduce + bcast"])
+    assert (setting, facts["slower_than"]) == (CHECKED, ["reduce+bcast"])
 
 
 def test_facts():
