@@ -296,7 +296,8 @@ class Plan:
     def _finish(self) -> None:
         """Wait for the end of the operation."""
         try:
-            wait.until(self, self._timeout, wait.GRACE if self._stream else wait.BLIND_GRACE)
+            if self.step():
+                wait.until(self, self._timeout, wait.GRACE if self._stream else wait.BLIND_GRACE)
         except BaseException as error:
             self.fail(error)
             raise

@@ -19,6 +19,8 @@ KEPT = 64
 REMEMBERED = 1024
 """Calls that are remembered, so that a rank far ahead can still be asked."""
 
+_SPREAD = 0x9E3779B1  # odd: starts of one plan have tokens far apart
+
 VERSION = 1
 """Of the format of dumps."""
 
@@ -119,7 +121,7 @@ class Recorder:
         """Note that a call is made, and return its order; `plan` is 0 but for the start of a persistent plan."""
         if plan:
             self.starts[plan] = start
-            self.token = hash((fingerprint, start))  # the same on all ranks: integers have no hash seed
+            self.token = fingerprint + start * _SPREAD
         else:
             if self.again:
                 self.again = False

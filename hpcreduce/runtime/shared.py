@@ -166,22 +166,26 @@ class Tiny(_Exchange):
 
     _turn = 0
 
+    def __init__(self, room: Room, rank: int, count: int, dtype: np.dtype[Any], **options: Any) -> None:
+        super().__init__(room, rank, count, dtype, **options)
+        self._parts = [[view[:count] for view in views] for views in self._views]
+
     def start(self, buffer: Any, fold: Fold, tag: int) -> None:
         """Begin to reduce `buffer`, a contiguous one-dimensional array, in place."""
         self._begin(buffer, fold, tag)
         self._turn = turn = self._next()
-        self._views[turn % STAGES][self._rank][: self._count] = buffer
+        self._parts[turn % STAGES][self._rank][...] = buffer
         self._say(_HERE, turn)
 
     def progress(self) -> int:
         """Do all that can be done now; return how many steps are left, 0 when the result is complete."""
-        turn, count = self._turn, self._count
+        turn = self._turn
         if not self._said(_HERE, turn, self._others):
             return self._left
-        first, *others = self._views[turn % STAGES]
+        buffer, parts = self._buffer, self._parts[turn % STAGES]
         if self._rank:
-            self._buffer[...] = first[:count]
-        self._reduce(self._buffer, [view[:count] for view in others])
+            buffer[...] = parts[0]
+        self._reduce(buffer, parts[1:])
         self.busy, self._buffer = False, None
         return 0
 

@@ -22,6 +22,21 @@ PATIENCE = 15.0  # seconds that a failing rank waits for the others to end the s
 
 os.environ["HPCREDUCE_TABLE"] = ""  # whatever the user of this machine has measured
 
+MOST = {
+    "test_leaks": 3,
+    "test_mpi4py_suite": 3,
+    "test_tables": 3,
+    "test_bad_input": 5,
+    "test_cases_dtypes": 5,
+    "test_cases_running": 5,
+    "test_deadlines": 5,
+    "test_guard": 5,
+    "test_intracomm": 5,
+    "test_legal_programs": 5,
+    "test_many": 5,
+}
+"""File -> the number of ranks beyond which it is not run: more add minutes, and nothing new."""
+
 faulthandler.enable()
 
 
@@ -32,6 +47,13 @@ def pytest_configure(config):
     config.agreement = MPI.COMM_WORLD.Dup()
     if config.agreement.rank > 0:
         config.option.xmlpath = None
+
+
+def pytest_collection_modifyitems(config, items):
+    for item in items:
+        most = MOST.get(item.path.stem, config.agreement.size)
+        if config.agreement.size > most:
+            item.add_marker(pytest.mark.skip(reason=f"takes minutes on more than {most} ranks"))
 
 
 @pytest.hookimpl(trylast=True)
@@ -105,7 +127,7 @@ def through_the_drop_in(comm, sendbuf, recvbuf=None, op="sum", *, algorithm="aut
 def entry(request, monkeypatch):
     """Let the tests of a module call `hpcreduce.allreduce`, and then again the drop-in for mpi4py's communicator."""
     if request.param == "drop-in" and request.config.agreement.size > 3:
-        pytest.skip("the drop-in is tested on 1, 2 and 3 ranks: this takes minutes")
+        pytest.skip("takes minutes on more than 3 ranks")
     if request.param == "drop-in":
         monkeypatch.setattr(request.module, "allreduce", through_the_drop_in)
 

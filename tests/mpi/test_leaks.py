@@ -14,10 +14,7 @@ import hpcreduce
 from hpcreduce.runtime import agreement, wait
 from hpcreduce.runtime.state import CALLS
 
-pytestmark = [
-    pytest.mark.mpi,
-    pytest.mark.skipif(MPI.COMM_WORLD.size > 3, reason="leaks are looked for on 1, 2 and 3 ranks: this takes a minute"),
-]
+pytestmark = pytest.mark.mpi
 FEW = MPI.COMM_WORLD.size <= 2  # more ranks than the cores of a small machine take too long
 PAGE = os.sysconf("SC_PAGE_SIZE")
 

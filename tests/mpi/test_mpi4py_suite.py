@@ -40,7 +40,6 @@ def drop_in(monkeypatch):
 
 
 @pytest.mark.skipif(not FOLDER, reason="HPCREDUCE_MPI4PY_TESTS does not name the tests of mpi4py's source distribution")
-@pytest.mark.skipif(MPI.COMM_WORLD.size > 3, reason="mpi4py's tests take minutes on more ranks than 3")
 @pytest.mark.parametrize("name", SUITES)
 def test_passes_on_the_drop_in(comm, drop_in, name, monkeypatch):
     calls = []
