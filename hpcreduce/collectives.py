@@ -294,11 +294,13 @@ def prepare(state: State, operation: Operation, key: tuple[Any, ...]) -> Call:
             f"algorithm 'shared' needs all ranks on one node, where they can share memory in {FOLDER}; use "
             "algorithm='auto'"
         )
+    nbytes, room = count * work.itemsize, 0
     without = NEVER_AT_ONCE if not blocking else () if state.shareable else ("shared",)
+    if name == "allreduce_init" and (sharing or nbytes >= LIBRARY_BELOW or not layout(operation, work, state.size)):
+        without = *without, "mpi"  # whose plans need an engine, in which a head tells ranks apart
     choice = choose(algorithm, segment, operation, work, count, state.nodes, state.tables, without)
     row = choice.algorithm
     stream = op = engine = head = None
-    nbytes, room = count * work.itemsize, 0
     inside = row.name == "hierarchical" and state.hosted and state.counterparts and blocking and nbytes > TINY
     where_they_are = sharing and blocking and state.shareable and algorithm in ("auto", "shared") and nbytes > TINY
     if row.name == "shared" or inside:
@@ -310,7 +312,7 @@ def prepare(state: State, operation: Operation, key: tuple[Any, ...]) -> Call:
         stream = state.stream(program, work, choice.window, codec)
     elif row.name == "mpi":
         op = operations.predefined(operation)
-        if op and blocking and state.shareable:
+        if op and name == "allreduce" and state.shareable:  # plans in flight could be entered in different orders
             room = SMALLEST
         head = layout(operation, work, state.size) if check else None
         if op and not room and nbytes < LIBRARY_BELOW and (head or not check) and blocking:

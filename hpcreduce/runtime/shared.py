@@ -194,7 +194,8 @@ class Met(_Exchange):
     """The library's own blocking call, made once all ranks are known to be about to make the same one.
 
     So it has a deadline, and ranks that disagree never come to it. A rank that has said that it is there may be relied
-    on: if it gives up, it takes that back, unless another one goes on already.
+    on: if it gives up, it takes that back, unless another one goes on already. For blocking calls only: of two that are
+    in flight, ranks could go on with different ones, and wait for each other.
 
     Parameters
     ----------
