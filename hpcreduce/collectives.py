@@ -337,7 +337,8 @@ def admit(state: State, call: Call, operation: Operation, count: int, timeout: f
             return admit(state, prepare(state, operation, call.key), operation, count, timeout)
     if call.room:
         call = call._replace(stream=state.shared(call, operation, pool.blocking[key], count))
-    if key and count * call.work.itemsize <= (TINY if call.room else LIBRARY_BELOW):
+    small = count * call.work.itemsize <= (TINY if call.room else LIBRARY_BELOW)
+    if key and small and operation.predefined:  # others of this name may be other functions
         call = call._replace(plan=Plan.reusable(state, call, operation, count))
     return state.keep(call)
 

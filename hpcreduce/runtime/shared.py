@@ -47,6 +47,7 @@ SMALLEST = 4 << 10
 SETTLE = 0.05
 """Seconds in which a rank that has seen all others there tells that it goes on."""
 
+_GONE = 1 << 63  # in a word: said no more
 _HERE, _DONE, _PLACE, _ENTERED = 0, 2, 4, 6  # words of a line, two of each, which take turns
 
 
@@ -95,13 +96,23 @@ class _Exchange:
         The operation leaves what it combines alone, so that it can read other ranks' memory.
     fence : callable or None
         Orders this rank's memory accesses for the others.
+    mates : sequence of int
+        The ranks of the communicator that are in the room; `rank` is a place among them.
     """
 
     def __init__(
-        self, room: Room, rank: int, count: int, dtype: np.dtype[Any], *, reads: bool = True, fence: Any = None
+        self,
+        room: Room,
+        rank: int,
+        count: int,
+        dtype: np.dtype[Any],
+        *,
+        reads: bool = True,
+        fence: Any = None,
+        mates: Sequence[int] = (),
     ) -> None:
         self._room, self._rank, self._count, self._dtype = room, rank, count, dtype
-        self._reads, self._fence = reads, fence
+        self._reads, self._fence, self._mates = reads, fence, mates or range(len(room.lines))
         self._line, self._others = room.lines[rank], [other for other in range(len(room.lines)) if other != rank]
         length = len(room.stages[0][0]) // dtype.itemsize
         stages = zip(*room.stages, strict=True)
@@ -111,27 +122,33 @@ class _Exchange:
         self._buffer: Any = None
         self._fold: Any = None
         self._tag, self._missing = 0, -1
-        self._left = 0  # only tells whether anything moved
+        self._left = self._told = 0  # the one only tells whether anything moved, the other where it was said last
+        self._withdrawn = False
 
     def abandon(self) -> list[Any]:
         """Give up, and return what must be kept alive."""
         return [self._room, self._buffer]
 
     def peer(self) -> int | None:
-        """Return the rank that is waited for."""
-        return self._missing
+        """Return the rank that is waited for, `None` before that is known."""
+        return None if self._missing < 0 else self._mates[self._missing]
 
     def where(self) -> str:
         """Return what is waited for, in words."""
-        return f"waiting in node-shared memory for rank {self._missing}"
+        return f"waiting in node-shared memory for rank {self.peer()}"
 
     def withdraw(self) -> None:
-        """Do nothing any more that others rely on, since this rank gives up."""
+        """Take back that this rank is there, since it gives up; it gets on no more."""
+        if self.busy and not self._withdrawn:
+            self._withdrawn = True
+            if self._told:
+                self._line[_HERE + (self._told & 1)] |= _GONE
 
     def _begin(self, buffer: Any, fold: Fold, tag: int) -> None:
         self.busy = True
         self._buffer, self._fold, self._tag = buffer, fold, tag
         self._left, self._missing = 1 << 60, -1
+        self._withdrawn, self._told = False, 0
 
     def _next(self) -> int:
         self._room.turn += 1
@@ -142,13 +159,15 @@ class _Exchange:
         if self._fence:
             self._fence()
         self._line[what + (turn & 1)] = turn << 32 | self._tag
+        if what == _HERE:
+            self._told = turn
 
     def _said(self, what: int, turn: int, others: Sequence[int]) -> bool:
         """Return whether all those ranks have said so."""
         word, place, lines = turn << 32 | self._tag, what + (turn & 1), self._room.lines
         for other in others:
-            if lines[other][place] != word:
-                if other != self._missing:
+            if (said := lines[other][place]) != word:
+                if other != self._missing and said != word | _GONE:
                     self._missing, self._left = other, self._left - 1
                 return False
         if self._fence:
@@ -180,7 +199,7 @@ class Tiny(_Exchange):
     def progress(self) -> int:
         """Do all that can be done now; return how many steps are left, 0 when the result is complete."""
         turn = self._turn
-        if not self._said(_HERE, turn, self._others):
+        if self._withdrawn or not self._said(_HERE, turn, self._others):
             return self._left
         buffer, parts = self._buffer, self._parts[turn % STAGES]
         if self._rank:
@@ -206,7 +225,7 @@ class Met(_Exchange):
     """
 
     _turn = 0
-    _told = _withdrawn = _over = False
+    _over = False
 
     def __init__(
         self,
@@ -224,14 +243,13 @@ class Met(_Exchange):
     def start(self, buffer: Any, fold: Fold, tag: int) -> None:
         """Begin to reduce `buffer`, a contiguous one-dimensional array, in place."""
         self._begin(buffer, fold, tag)
-        self._turn, self._told, self._withdrawn, self._over = self._next(), False, False, False
+        self._turn, self._over = self._next(), False
 
     def progress(self) -> int:
         """Do all that can be done now; return how many steps are left, 0 when the result is complete."""
         if not self._over:
             if not self._told and not self._withdrawn:
                 self._say(_HERE, self._turn)
-                self._told = True
             if self._withdrawn or not (self._said(_HERE, self._turn, self._others) or self._entered()):
                 return self._left
             self._enter()
@@ -242,10 +260,9 @@ class Met(_Exchange):
         """Do not go on, unless another rank does."""
         if self._over or self._withdrawn or not self.busy:
             return
-        self._withdrawn = True
+        super().withdraw()
         if not self._told:
             return
-        self._line[_HERE + (self._turn & 1)] = 0
         end = time.monotonic() + SETTLE
         while not self._entered():
             if time.monotonic() > end:
@@ -274,8 +291,8 @@ class Shared(_Exchange):
 
     Parameters
     ----------
-    room, rank, count, dtype, reads, fence
-        As above; `rank` among those of the node.
+    room, rank, count, dtype, reads, fence, mates
+        As above.
     ordered : bool
         Contributions must be combined in rank order.
     arrays : Arrays, optional
@@ -319,7 +336,7 @@ class Shared(_Exchange):
 
     def progress(self) -> int:
         """Do all that can be done now; return how many steps are left, 0 when the result is complete."""
-        if next(self._work, self) is not self:
+        if self._withdrawn or next(self._work, self) is not self:
             return self._left
         self.busy, self._buffer = False, None
         return 0
@@ -329,13 +346,15 @@ class Shared(_Exchange):
         return [*super().abandon(), self._running.abandon() if self._running else None]
 
     def withdraw(self) -> None:
-        """Do nothing any more that others rely on."""
+        """Take back that this rank is there; what runs in its place may have to go on."""
         if self._running:
             self._running.withdraw()
+        else:
+            super().withdraw()
 
     def peer(self) -> int | None:
         """Return the rank that is waited for."""
-        peer: int | None = self._running.peer() if self._running else self._missing
+        peer: int | None = self._running.peer() if self._running else super().peer()
         return peer
 
     def where(self) -> str:

@@ -290,7 +290,7 @@ class State:
 
     def shared(self, call: Call, operation: Operation, room: shared.Room, count: int) -> Mover:
         """Return what reduces arrays of this kind in that room."""
-        options: dict[str, Any] = {"reads": operation.predefined, "fence": memory.fence()}
+        options: dict[str, Any] = {"reads": operation.predefined, "fence": memory.fence(), "mates": self.mates}
         rank, static = self.mates.index(self.rank), call.choice.static
         otherwise: Mover | None = call.stream
         if call.op:

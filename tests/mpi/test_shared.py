@@ -38,8 +38,13 @@ def small(monkeypatch):
 
 
 def names():
-    """Return the files that are there for memory to be shared."""
-    return [name for name in os.listdir(memory.FOLDER) if name.startswith("hpcreduce-")]
+    """Return the files for memory to be shared that stay there; those of other jobs on this machine do not either."""
+    deadline = time.monotonic() + 5
+    while found := [name for name in os.listdir(memory.FOLDER) if name.startswith("hpcreduce-")]:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.01)
+    return found
 
 
 @pytest.mark.parametrize("algorithm", ["auto", "shared"])
@@ -259,7 +264,7 @@ def test_no_room(fresh, monkeypatch):
     for count in 5, 20_000:
         assert (hpcreduce.allreduce(fresh, contribution(fresh, count)) == total(fresh, count)).all()
     with pytest.raises(ValueError, match="can share memory in /dev/shm"):
-        hpcreduce.allreduce(fresh, 1, algorithm="shared")
+        hpcreduce.allreduce(fresh, np.ones(30_000), algorithm="shared")
     assert not any(fresh.allgather(names()))
 
 
@@ -320,3 +325,24 @@ def test_inside_of_nodes(comm, monkeypatch, nodes):
                 assert (array == total(four, count) + 4 * turn).all()
             assert (call(four, count=count, algorithm=algorithm) == total(four, count)).all()
     four.Free()
+
+
+@pytest.mark.skipif(SIZE == 1, reason="one rank waits for nobody")
+@pytest.mark.parametrize(("algorithm", "count"), [("shared", 5), ("shared", 20_000), ("mpi", 20_000)])
+def test_who_is_waited_for(fresh, algorithm, count):
+    """And a rank that comes after the others have given up gets no result either."""
+    absent = SIZE - 1
+    assert (call(fresh, count=count, algorithm=algorithm) == total(fresh, count)).all()
+
+    def work():
+        if fresh.rank == absent:
+            time.sleep(1.2)
+        call(fresh, count=count, algorithm=algorithm, timeout=0.3)
+
+    found = outcomes(fresh, work)
+    assert [outcome.error for outcome in found] == ["CollectiveTimeoutError"] * SIZE, found
+    for outcome in found[:-1]:
+        assert f"waiting in node-shared memory for rank {absent}" in outcome.text, outcome.text
+    assert all(outcome.ranks == (absent,) for outcome in found), found
+    assert recovered(fresh)
+    assert (call(fresh, count=count, algorithm=algorithm) == total(fresh, count)).all()
