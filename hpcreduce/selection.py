@@ -19,6 +19,9 @@ from hpcreduce.runtime.head import layout
 from hpcreduce.runtime.operations import Operation
 from hpcreduce.runtime.shared import TINY
 
+FEW_RANKS = 8
+"""Ranks up to which each may as well reduce all of a tiny array itself."""
+
 SHARED = "shared"
 """Name of the algorithm in memory that the ranks of one node share."""
 
@@ -184,12 +187,13 @@ def _by_rules(
     operation: Operation, nbytes: int, nodes: tuple[int, ...], library: bool, shared: bool
 ) -> tuple[str, str]:
     ranks, number = len(nodes), len(set(nodes))
-    if shared and nbytes <= TINY:
+    few = ranks <= FEW_RANKS
+    if shared and nbytes <= TINY and few:
         return SHARED, f"up to {TINY >> 10} KiB memory that all ranks share is fastest"
     below = NETWORK_BELOW if number > 1 else LIBRARY_BELOW
     if nbytes < below and library:
         return LIBRARY, f"below {below >> 10} KiB the library's own call is fastest"
-    if shared and nbytes < SHARED_BELOW:
+    if shared and nbytes < SHARED_BELOW and (few or nbytes > TINY):
         return SHARED, f"below {SHARED_BELOW >> 10} KiB memory that all ranks share is the next best"
     if not operation.commutative:
         return "tree", f"op {operation.name!r} is not commutative, and tree keeps rank order"

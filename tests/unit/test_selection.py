@@ -47,6 +47,7 @@ def test_auto_goes_by_size_where_ranks_share_memory():
     assert here("sum", float, TINY // 8 + 1) == here("bxor", int, TINY) == "mpi"
     assert here("max", float, TINY) == here("sum", "int8", SHARED_BELOW - 1) == "shared"
     assert here("sum", float, LIBRARY_BELOW // 8) == "shared" and here("sum", float, SHARED_BELOW // 8) == "ring"
+    assert here("sum", float, 1, (0,) * 9) == "mpi" and here("max", float, 1, (0,) * 9) == "tree"
     assert here("sum", float, 1, (0, 0, 1)) == "mpi" and here("max", float, 1, (0, 0, 1)) == "hierarchical"
 
 
