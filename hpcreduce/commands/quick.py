@@ -12,7 +12,7 @@ from hpcreduce.measure import bench, environment
 from hpcreduce.measure.validate import validate as run_validation
 from hpcreduce.runtime import agreement
 from hpcreduce.runtime.operations import OPERATIONS
-from hpcreduce.selection import choose
+from hpcreduce.selection import SHARED, choose
 from hpcreduce.units import format_bytes, plural
 
 SIZES = (8, 1 << 10, 64 << 10, 1 << 20, 10 << 20, 100 << 20)
@@ -44,18 +44,18 @@ def _time_table(console: Console, ranks_per_node: int) -> None:
     sizes = bench.affordable(console.comm, SIZES, ranks_per_node)
     if len(sizes) < len(SIZES):
         console.note(f"note: sizes above {format_bytes(max(sizes))} are left out, since memory is short")
-    algorithms = [name for name, row in ALGORITHMS.items() if row.rounds]
+    state = agreement.state(console.comm)
+    algorithms = [name for name, row in ALGORITHMS.items() if row.rounds or (name == SHARED and state.shareable)]
     rows = []
     with console.progress("timing") as progress:
         for done, nbytes in enumerate(sizes):
             progress(done, len(sizes))
             rows += bench.compare(console.comm, algorithms, nbytes)
-    state = agreement.state(console.comm)
-    operation = OPERATIONS["sum"]
+    operation, without = OPERATIONS["sum"], () if state.shareable else (SHARED,)
 
     def chosen(nbytes: int) -> str:
         work = np.dtype(np.float64)
-        return choose("auto", None, operation, work, nbytes // 8, state.nodes, state.tables).algorithm.name
+        return choose("auto", None, operation, work, nbytes // 8, state.nodes, state.tables, without).algorithm.name
 
     console.out(
         "\nfloat64 sum in place: time of the slowest rank, median of interleaved turns; mpi is comm.Allreduce, (auto) "

@@ -8,7 +8,7 @@ import shutil
 import pytest
 from launching import HPCREDUCE, LAUNCH, Job, Server, decent
 
-ANY = ("test_doctor", "test_draw", "test_explain_fit", "test_predict", "test_usage")
+ANY = ("test_bench", "test_doctor", "test_draw", "test_explain_fit", "test_predict", "test_tune", "test_usage")
 """Files whose tests would do the same under any library."""
 
 

@@ -24,7 +24,7 @@ def test_explain_needs_no_library(cli, folder):
 def test_explain_as_json(cli, folder):
     result = cli(0, "explain", "--ranks", "3", "--nbytes", "8", "--op", "max", "--json", "-")
     (document,) = json.loads(result.out)
-    assert (document["ranks"], document["nodes"], document["op"], document["algorithm"]) == (3, 1, "max", "tree")
+    assert (document["ranks"], document["nodes"], document["op"], document["algorithm"]) == (3, 1, "max", "shared")
     ring = next(line for line in document["lines"] if line["algorithm"] == "ring")
     assert (ring["rounds"], ring["nbytes"], ring["refusal"]) == (4, 16, "") and ring["seconds"] > 0
     result = cli(0, "explain", "--ranks", "3", "--nbytes", "8", "--json", "out.json")
