@@ -35,7 +35,7 @@ from hpcreduce.measure.rivals import RIVALS
 from hpcreduce.runtime import agreement
 from hpcreduce.runtime.operations import OPERATIONS, Array, DType
 from hpcreduce.runtime.state import State
-from hpcreduce.selection import forbids
+from hpcreduce.selection import SHARED, forbids
 
 CALL = Setting("comm.Allreduce")
 """The library's call as a program would make it: what speeds refer to."""
@@ -123,7 +123,7 @@ def candidates(dtype: DType, nodes: Sequence[int], nbytes: int) -> list[Setting]
     """Return what may be chosen for a sum of `nbytes` bytes of `dtype`; what no segment cuts stands there once."""
     segments, found = SEGMENTS[len(set(nodes)) == 1], []
     for name, row in ALGORITHMS.items():
-        if forbids(row, OPERATIONS["sum"], dtype):
+        if forbids(row, OPERATIONS["sum"], dtype) or (name == SHARED and len(set(nodes)) > 1):
             continue
         if row.rounds is None or nbytes <= segments[0]:
             found.append(Setting(name))

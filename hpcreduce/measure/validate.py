@@ -17,8 +17,9 @@ import numpy as np
 from hpcreduce.algorithms import ALGORITHMS
 from hpcreduce.collectives import allreduce
 from hpcreduce.measure import samples
+from hpcreduce.runtime import agreement
 from hpcreduce.runtime.operations import OPERATIONS, Array, DType
-from hpcreduce.selection import forbids
+from hpcreduce.selection import SHARED, forbids
 
 REFERENCE = "MPI_Allreduce"
 QUICK_DTYPES = ("int32", "float16", "float32", "float64", "complex128")
@@ -124,7 +125,8 @@ def validate(
     ----------
     comm : mpi4py.MPI.Intracomm
     algorithms, ops, dtypes : sequence of str, optional
-        By default all algorithms, all ops, and the quick or the full set of dtypes (see `samples.dtypes`).
+        By default all algorithms that can run on these ranks, all ops, and the quick or the full set of dtypes (see
+        `samples.dtypes`).
     counts : sequence of int, optional
         Elements; by default 0, 1, p-1, p, p+1, odd primes, and for float64 sums several default segments.
     full : bool
@@ -139,7 +141,8 @@ def validate(
     Report
         The same on every rank. It has failed if `failures` is not empty.
     """
-    algorithms = list(algorithms or ALGORITHMS)
+    here = agreement.state(comm).shareable
+    algorithms = list(algorithms or (name for name in ALGORITHMS if here or name != SHARED))
     known = samples.dtypes()
     kinds = dtypes or (list(known) if full else QUICK_DTYPES)
     groups = list(_groups(comm.size, ops or list(OPERATIONS), kinds, counts, full))

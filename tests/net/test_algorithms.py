@@ -23,7 +23,10 @@ def test_validate(run, lab, hosts, ranks):
     done = run(hosts, "-m", "hpcreduce", "validate", *SMALL, ranks=ranks)
     assert done.returncode == 0, done
     assert re.search(rf"validation: [1-9]\d* cases on {hosts * ranks} ranks, 0 failures", done.stdout), done
-    assert all(f"{name} " in done.stdout for name in ALGORITHMS), done
+    assert all((f"{name} " in done.stdout) == (name != "shared") for name in ALGORITHMS), done
+    asked = run(hosts, "-m", "hpcreduce", "validate", *SMALL, "--algorithms", "shared", ranks=ranks)
+    assert asked.returncode != 0 and "needs all ranks on one node" in asked.stdout + asked.stderr, asked
+    assert "Traceback" not in asked.stdout + asked.stderr, asked
 
 
 def test_fit_and_what_it_predicts(run, tmp_path):
