@@ -19,6 +19,9 @@ from hpcreduce.runtime.shared import SMALLEST, TINY, capacity
 from hpcreduce.runtime.state import State
 from hpcreduce.selection import LIBRARY_BELOW, check_types, choose
 
+PLANS = ("allreduce_init", "Fused")
+"""Calls that make a persistent plan."""
+
 NEVER_AT_ONCE = ("mpi", "shared")
 """What ``auto`` does not take in `iallreduce`: neither an engine nor a room can be in flight more than once."""
 
@@ -205,11 +208,8 @@ def allreduce_init(
                 plan.Start()
                 plan.Wait()
     """
-    asked = "allreduce_init", comm, sendbuf, recvbuf, op, algorithm, segment, order, wire, timeout, check
-    try:
-        return Plan(*_checked(*asked), sendbuf, recvbuf, timeout).persist()
-    except NoRoomError:  # on every rank; from now on no call of this communicator asks for any
-        return Plan(*_checked(*asked), sendbuf, recvbuf, timeout).persist()
+    checked = _checked("allreduce_init", comm, sendbuf, recvbuf, op, algorithm, segment, order, wire, timeout, check)
+    return persistent(*checked, sendbuf, recvbuf, timeout)
 
 
 def _checked(
@@ -235,9 +235,9 @@ def _checked(
         check_types(algorithm, segment)  # before the look-up: 1, 1.0 and True are equal keys
     if order is not None or wire is not None:
         encoding.check(order, wire)
-    sharing = len(state.arrays) > 0
+    sharing = bool(state.arrays)
     key = kind(name, operation, source.shape, source.dtype, algorithm, segment, order, wire, bool(check), sharing)
-    keep = name != "allreduce_init"
+    keep = name not in PLANS
     known = state.call(key) if keep else None
     call = known or prepare(state, operation, key)
     given = buffers.pair(source, sendbuf, recvbuf, call.result, operation.locates)
@@ -286,7 +286,8 @@ def prepare(state: State, operation: Operation, key: tuple[Any, ...]) -> Call:
                 f"{what} {order or wire!r} needs algorithm 'direct', found {asked!r}; use algorithm='auto'"
             )
     count = math.prod(shape)
-    blocking = name != "iallreduce"
+    function = name.partition("[")[0]  # many arrays are described after it
+    blocking, plan = function != "iallreduce", function in PLANS
     if algorithm == "shared" and not blocking:
         raise ValueError("algorithm 'shared' cannot run iallreduce; use allreduce_init, or algorithm='auto'")
     if algorithm == "shared" and not state.shareable:
@@ -296,7 +297,7 @@ def prepare(state: State, operation: Operation, key: tuple[Any, ...]) -> Call:
         )
     nbytes, room = count * work.itemsize, 0
     without = NEVER_AT_ONCE if not blocking else () if state.shareable else ("shared",)
-    if name == "allreduce_init" and (sharing or nbytes >= LIBRARY_BELOW or not layout(operation, work, state.size)):
+    if plan and (sharing or nbytes >= LIBRARY_BELOW or not layout(operation, work, state.size)):
         without = *without, "mpi"  # whose plans need an engine, in which a head tells ranks apart
     choice = choose(algorithm, segment, operation, work, count, state.nodes, state.tables, without)
     row = choice.algorithm
@@ -312,7 +313,7 @@ def prepare(state: State, operation: Operation, key: tuple[Any, ...]) -> Call:
         stream = state.stream(program, work, choice.window, codec)
     elif row.name == "mpi":
         op = operations.predefined(operation)
-        if op and name == "allreduce" and state.shareable:  # plans in flight could be entered in different orders
+        if op and blocking and not plan and state.shareable:  # ranks could enter plans in flight in different orders
             room = SMALLEST
         head = layout(operation, work, state.size) if check else None
         if op and not room and nbytes < LIBRARY_BELOW and (head or not check) and blocking:
@@ -341,6 +342,17 @@ def admit(state: State, call: Call, operation: Operation, count: int, timeout: f
     if key and small and operation.predefined:  # others of this name may be other functions
         call = call._replace(plan=Plan.reusable(state, call, operation, count))
     return state.keep(call)
+
+
+def persistent(
+    state: State, call: Call, operation: Operation, given: Given, sendbuf: Any, recvbuf: Any, timeout: float | None
+) -> Plan:
+    """Return a plan of these buffers that can be started again and again; collective."""
+    try:
+        return Plan(state, call, operation, given, sendbuf, recvbuf, timeout).persist()
+    except NoRoomError:  # on every rank; from now on no call of this communicator asks for any
+        call = prepare(state, operation, call.key)
+        return Plan(state, call, operation, given, sendbuf, recvbuf, timeout).persist()
 
 
 def check_timeout(timeout: float) -> None:

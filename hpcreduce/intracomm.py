@@ -164,7 +164,8 @@ class Intracomm(MPI.Intracomm):
     def _call(self, state: State, operation: Operation, source: Array, target: Array) -> Call | None:
         """Return the prepared call for these arrays, `None` if the library has to run it."""
         shape, dtype = (source.size,), source.dtype
-        key = kind("allreduce", operation, shape, dtype, self._algorithm, check=self._check)
+        sharing = bool(state.arrays)
+        key = kind("allreduce", operation, shape, dtype, self._algorithm, check=self._check, sharing=sharing)
         call = state.call(key)
         if call is None:
             try:
@@ -174,7 +175,7 @@ class Intracomm(MPI.Intracomm):
             if operation.locates or result != dtype:
                 return None
             if self._algorithm != "auto" and forbids(named(self._algorithm), operation, work):
-                key = kind("allreduce", operation, shape, dtype, "auto", check=self._check)
+                key = kind("allreduce", operation, shape, dtype, "auto", check=self._check, sharing=sharing)
                 call = state.call(key)
             call = call or prepare(state, operation, key)
         return call if _equal_types(target.dtype, call.result) else None

@@ -213,7 +213,7 @@ class Fused:
                 part.members, part.views(part.cut(flat)), _results(part, pieces, given), strict=True
             ):
                 views[index], results[index] = view, result
-            self._plans.append(Plan(state, call, part.operation, given, flat, None, timeout).persist())
+            self._plans.append(collectives.persistent(state, call, part.operation, given, flat, None, timeout))
             self._parts.append((part, given.targets[0], pieces))
         self.arrays = lists.like(arrays, names, views)
         self._names, self._keys = names, None if names is None else list(arrays)

@@ -206,7 +206,7 @@ _ROWS = (
         round_count=None,
         volume=None,
         cost="the library's choice",
-        description="the MPI library's own all-reduce (MPI_Iallreduce, so that time-outs work)",
+        description="the MPI library's own all-reduce, begun so that ranks that differ are found and time-outs work",
         source="MPI standard, section 6.9.6",
     ),
 )

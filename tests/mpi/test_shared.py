@@ -13,6 +13,7 @@ from mpi4py import MPI
 from outcomes import all_raise, call, contribution, outcomes, recovered, total
 
 import hpcreduce
+from hpcreduce import lookup
 from hpcreduce.runtime import agreement, memory, shared, state
 
 SIZE = MPI.COMM_WORLD.size
@@ -346,3 +347,50 @@ def test_who_is_waited_for(fresh, algorithm, count):
     assert all(outcome.ranks == (absent,) for outcome in found), found
     assert recovered(fresh)
     assert (call(fresh, count=count, algorithm=algorithm) == total(fresh, count)).all()
+
+
+@pytest.mark.parametrize("sharing", [False, True])
+def test_plans_never_meet_before_the_library(fresh, monkeypatch, sharing):
+    """Ranks could enter two of them in different orders; and ranks that differ are told apart in each start."""
+    array = hpcreduce.empty(fresh, 200_000, timeout=20) if sharing else np.empty(200_000)
+    own = agreement.state(fresh)
+    for nbytes in 8, 8 * 20_000, 8 * 200_000:
+        place = lookup.Place("any", SIZE, 1)
+        setting = lookup.Setting("mpi")
+        monkeypatch.setattr(
+            own, "tables", (lookup.Table("test", (lookup.Entry(place, 8, 0, setting),)),), raising=False
+        )
+        buffer = array.view(np.int64)[: nbytes // 8]
+        for op in "sum", "bxor":
+            fused = hpcreduce.Fused(fresh, [((len(buffer),), np.int64)], op=op, timeout=20)
+            for plan in hpcreduce.allreduce_init(fresh, buffer, buffer, op, timeout=20), fused._plans[0]:
+                stream = plan._stream
+                assert (stream or plan._head) and not isinstance(stream, shared.Met)
+                assert not isinstance(getattr(stream, "_otherwise", None), shared.Met)
+            again = hpcreduce.allreduce_init(fresh, buffer, buffer, op, timeout=20)
+            for given, one in (buffer, again), (fused.arrays[0], fused):
+                given[:] = contribution(fresh, len(given), np.int64)
+                one.Start()
+                one.Wait()
+                if op == "sum":
+                    assert (given == total(fresh, len(given), np.int64)).all()
+
+
+def test_no_room_for_many_arrays(fresh, monkeypatch):
+    assert hpcreduce.allreduce(fresh, 1) == SIZE
+    if fresh.rank == SIZE - 1:
+        monkeypatch.setattr(memory, "create", lambda nbytes: (bytes(memory.NAME), None))
+    with hpcreduce.Fused(fresh, [contribution(fresh, 30), contribution(fresh, 9)], op="max", timeout=20) as fused:
+        fused.Start()
+        assert [result.max() for result in fused.Wait()] == [5 * SIZE, 5 * SIZE]
+    given = contribution(fresh, 20_000)
+    (result,) = hpcreduce.allreduce_many(fresh, [given], op="max", timeout=20)
+    assert (result == given / (fresh.rank + 1) * SIZE).all()
+
+
+def test_the_drop_in_reduces_arrays_where_they_are(fresh):
+    comm = hpcreduce.Intracomm(fresh, timeout=20)
+    array = hpcreduce.share(contribution(fresh, 3000), comm)
+    comm.Allreduce(MPI.IN_PLACE, array)
+    assert (array == total(fresh, 3000)).all()
+    assert any(call.where_they_are for call in agreement.state(comm).calls.values())
