@@ -313,9 +313,9 @@ def prepare(state: State, operation: Operation, key: tuple[Any, ...]) -> Call:
         stream = state.stream(program, work, choice.window, codec)
     elif row.name == "mpi":
         op = operations.predefined(operation)
-        if op and blocking and not plan and state.shareable:  # ranks could enter plans in flight in different orders
-            room = SMALLEST
         head = layout(operation, work, state.size) if check else None
+        if op and blocking and not plan and state.shareable and (nbytes > TINY or not head):
+            room = SMALLEST  # not for plans: of those in flight, ranks could enter different ones
         if op and not room and nbytes < LIBRARY_BELOW and (head or not check) and blocking:
             engine = engines.offset(head, count, work.itemsize) + engines.room(count, work.itemsize), work, op.handle
     static = (*choice.static.items(), order, wire, check)
