@@ -58,8 +58,8 @@ def awaited(job, path, patience=40):
 def test_an_interrupted_run_goes_on(start, cli, folder):
     table, partial = folder / "t.json", folder / "t.json.partial"
     table.write_text(json.dumps(OLD))
-    command = (*HPCREDUCE, "tune", "--sizes", "8,1K", "--dtype", "float32", "-o", "t.json")
-    job = start(LAUNCH, 2, *command, "--budget", "8")
+    command = (*HPCREDUCE, "tune", "--sizes", "8,1K,4K,16K", "--dtype", "float32", "-o", "t.json")
+    job = start(LAUNCH, 2, *command, "--budget", "24")
     awaited(job, partial)
     os.kill(job.process.pid, signal.SIGTERM)
     result = job.wait(30)
