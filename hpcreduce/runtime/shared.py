@@ -27,7 +27,10 @@ LINE = 64
 """Bytes of a rank's line of flags, and what its stages are aligned to."""
 
 TINY = 4 << 10
-"""Bytes up to which every rank reduces all of the array itself, which takes one exchange of flags instead of two."""
+"""Bytes up to which a call is mostly the time of its exchange of flags."""
+
+REDUNDANT = 256 << 10
+"""Bytes of all ranks' arrays together up to which every rank reduces all of it itself: one exchange instead of two."""
 
 STAGES = 3
 """Stages of a rank in a room."""
@@ -77,6 +80,11 @@ class Room:
 def capacity(nbytes: int, across: bool = False) -> int:
     """Return the bytes of a stage in the room for arrays of `nbytes`: a power of two."""
     return 1 << (min(ACROSS_PIECE if across else PIECE, max(SMALLEST, nbytes)) - 1).bit_length()
+
+
+def redundant(nbytes: int, ranks: int) -> bool:
+    """Return whether each rank reduces all of such an array itself."""
+    return nbytes * ranks <= REDUNDANT
 
 
 def size_of(stage: int) -> int:
@@ -180,7 +188,7 @@ class _Exchange:
             self._fold(target, view if self._reads else view.copy(), RIGHT)
 
 
-class Tiny(_Exchange):
+class Redundant(_Exchange):
     """An all-reduce in which every rank combines everything itself, in rank order."""
 
     _turn = 0

@@ -297,8 +297,9 @@ class State:
             otherwise = shared.Met(room, rank, count, call.work, call=self._library(call.op), **options)
             if not call.where_they_are:
                 return otherwise
-        if count * call.work.itemsize <= shared.TINY:
-            return shared.Tiny(room, rank, count, call.work, **options)
+        in_parts = call.where_they_are or self.counterparts
+        if not in_parts and shared.redundant(count * call.work.itemsize, self.size):
+            return shared.Redundant(room, rank, count, call.work, **options)
         options |= {"ordered": not operation.commutative, "otherwise": otherwise}
         if call.where_they_are:
             options["arrays"] = self.arrays

@@ -32,7 +32,7 @@ def fresh(comm):
 @pytest.fixture
 def small(monkeypatch):
     """Let small arrays take the ways of large ones."""
-    monkeypatch.setattr(shared, "TINY", 64)
+    monkeypatch.setattr(shared, "REDUNDANT", 64 * SIZE)
     monkeypatch.setattr(shared, "PIECE", 512)
     monkeypatch.setattr(shared, "SMALLEST", 512)
     monkeypatch.setattr(shared, "BLOCK", 56)
@@ -105,7 +105,7 @@ def test_without_a_message(fresh, monkeypatch):
         buffer[:] = contribution(fresh, len(buffer))
         plan = hpcreduce.allreduce_init(fresh, buffer, buffer, algorithm=algorithm, timeout=20)
         stream, fence = plan._stream, []
-        assert isinstance(stream, shared.Tiny if len(buffer) == 9 else shared.Shared)
+        assert isinstance(stream, shared.Redundant if len(buffer) == 9 else shared.Shared)
         if getattr(stream, "_otherwise", None):
             monkeypatch.setattr(stream._otherwise, "start", fence.append)
         plan.Start()
