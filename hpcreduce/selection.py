@@ -17,7 +17,7 @@ from hpcreduce.algorithms.hierarchical import inner
 from hpcreduce.lookup import LIBRARY, Hit, Setting, Table, find
 from hpcreduce.runtime.head import layout
 from hpcreduce.runtime.operations import Operation
-from hpcreduce.runtime.shared import REDUNDANT, redundant
+from hpcreduce.runtime.rooms import REDUNDANT, redundant
 
 FEW_RANKS = 8
 """Ranks up to which each may as well reduce all of a tiny array itself."""

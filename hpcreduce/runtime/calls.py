@@ -7,7 +7,8 @@ from collections.abc import Hashable
 from typing import Any, NamedTuple, TypeAlias
 
 from hpcreduce.algorithms import ALGORITHMS
-from hpcreduce.runtime.shared import Met, Redundant, Shared
+from hpcreduce.runtime.meeting import Met
+from hpcreduce.runtime.shared import Redundant, Shared
 from hpcreduce.runtime.stream import Stream
 from hpcreduce.selection import Choice
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hpcreduce.runtime.operations import OPERATIONS, resolve
-from hpcreduce.runtime.shared import REDUNDANT
+from hpcreduce.runtime.rooms import REDUNDANT
 from hpcreduce.selection import LIBRARY_BELOW, LONGEST_SEGMENT, NETWORK_SEGMENT, SHARED_BELOW, choose
 
 F8, NODE = np.dtype(float), (0, 0, 0)

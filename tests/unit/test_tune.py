@@ -7,7 +7,7 @@ import pytest
 
 from hpcreduce.algorithms import ALGORITHMS
 from hpcreduce.lookup import Setting
-from hpcreduce.measure.tune import (
+from hpcreduce.measure.tournament import (
     CALL,
     CHECKED,
     LEAST,
@@ -15,13 +15,13 @@ from hpcreduce.measure.tune import (
     Cell,
     Result,
     Stage,
-    candidates,
     decide,
     estimate,
     previous,
     search,
     weight,
 )
+from hpcreduce.measure.tune import candidates
 
 RING, TREE, CIRCULANT = Setting("ring", 65536, 2), Setting("tree", 65536, 2), Setting("circulant", 65536, 2)
 F8, NODE = np.dtype(float), (0, 0, 0)
