@@ -10,8 +10,8 @@ Rules that hold here:
 * Only what is beyond noise counts: the 95 % bootstrap interval of the median ratio, turn by turn. The library's own
   call stays unless ours is faster, the schedule of the size before unless another one is, and else the first in the
   table of algorithms wins: so tables are smooth.
-* A choice that is slower than two calls of the library, reduce and bcast or reduce_scatter and allgather, is not kept
-  if another one is not.
+* A choice that is slower than two calls of the library, reduce and bcast or reduce_scatter and allgather, makes way for
+  one that is not, and is no slower than it.
 
 Nothing here knows MPI: `search` is given a clock that is the same on all ranks, and a stage to time settings on.
 """
@@ -42,7 +42,7 @@ TWO_CALLS = (Setting("reduce+bcast"), Setting("reduce_scatter+allgather"))
 ENTRY = 4
 """Calls that it takes to try a candidate: the one that is checked, a warm-up, and two of which the faster counts."""
 
-LEAST, MOST = 7, 25
+LEAST, MOST = 7, 51
 """Turns of a final: with fewer there is no verdict."""
 
 FINALISTS = 3
@@ -312,9 +312,8 @@ def decide(
     won = own is not None and (CHECKED not in times or ratio(own, CHECKED)[2] < 1)
     setting = own if own is not None and won else CHECKED
     if losing(setting):
-        setting = min(
-            [*([CHECKED] if CHECKED in times else []), *ours], key=lambda one: (losing(one), ratio(one, CALL)[0])
-        )
+        able = [one for one in [*([CHECKED] if CHECKED in times else []), *ours] if ratio(one, setting)[0] <= 1]
+        setting = min((one for one in able if not losing(one)), key=lambda one: ratio(one, CALL)[0], default=setting)
         own = own if setting == CHECKED else setting
     speeds = [1 / one for one in ratio(setting, CALL)]
     facts: dict[str, Any] = {
