@@ -15,7 +15,7 @@ from hpcreduce.runtime.memory import FOLDER, NoRoomError
 from hpcreduce.runtime.operations import DType, Operation
 from hpcreduce.runtime.plan import Plan, agree
 from hpcreduce.runtime.program import compile_rounds
-from hpcreduce.runtime.rooms import SMALLEST, TINY, capacity
+from hpcreduce.runtime.rooms import SMALLEST, TINY, capacity, worth_a_look
 from hpcreduce.runtime.state import State
 from hpcreduce.selection import LIBRARY_BELOW, check_types, choose
 
@@ -303,7 +303,8 @@ def prepare(state: State, operation: Operation, key: tuple[Any, ...]) -> Call:
     row = choice.algorithm
     stream = op = engine = head = None
     inside = row.name == "hierarchical" and state.hosted and state.counterparts and blocking and nbytes > TINY
-    where_they_are = sharing and blocking and state.shareable and algorithm in ("auto", "shared") and nbytes > TINY
+    where_they_are = sharing and blocking and state.shareable and algorithm in ("auto", "shared")
+    where_they_are = where_they_are and worth_a_look(nbytes, state.size)
     if row.name == "shared" or inside:
         room = capacity(nbytes, across=bool(inside))
     elif where_they_are:

@@ -79,6 +79,11 @@ def redundant(nbytes: int, ranks: int) -> bool:
     return nbytes * ranks <= REDUNDANT
 
 
+def worth_a_look(nbytes: int, ranks: int) -> bool:
+    """Return whether it pays to find out if such arrays are node-shared: that takes an exchange of its own."""
+    return nbytes > TINY and (ranks == 2 or not redundant(nbytes, ranks))
+
+
 def size_of(stage: int) -> int:
     """Return the bytes of a rank's memory of a room."""
     return LINE + STAGES * stage

@@ -101,7 +101,7 @@ def test_slices_anywhere(fresh, algorithm):
 def test_without_a_message(fresh, monkeypatch):
     """Node-shared arrays of any size, and other arrays with the algorithm of that name."""
     array, private = hpcreduce.empty(fresh, 300_000, timeout=20), np.empty(300_000)
-    for buffer, algorithm in (array, "auto"), (array[:1000], "auto"), (private, "shared"), (private[:9], "shared"):
+    for buffer, algorithm in (array, "auto"), (array[:100_000], "auto"), (private, "shared"), (private[:9], "shared"):
         buffer[:] = contribution(fresh, len(buffer))
         plan = hpcreduce.allreduce_init(fresh, buffer, buffer, algorithm=algorithm, timeout=20)
         stream, fence = plan._stream, []
@@ -390,7 +390,7 @@ def test_no_room_for_many_arrays(fresh, monkeypatch):
 
 def test_the_drop_in_reduces_arrays_where_they_are(fresh):
     comm = hpcreduce.Intracomm(fresh, timeout=20)
-    array = hpcreduce.share(contribution(fresh, 3000), comm)
+    array = hpcreduce.share(contribution(fresh, 40_000), comm)
     comm.Allreduce(MPI.IN_PLACE, array)
-    assert (array == total(fresh, 3000)).all()
+    assert (array == total(fresh, 40_000)).all()
     assert any(call.where_they_are for call in agreement.state(comm).calls.values())
