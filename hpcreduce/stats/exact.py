@@ -4,8 +4,8 @@ Rules that hold here:
 
 1. A sum of products of k float64 values is an integer in units of ``2 ** (-1074 k)``: every such product is a whole
    number of them, over the whole range of float64, subnormal numbers included. Integer sums do not depend on an order.
-2. Integers travel as int64 limbs of 32 bits, each from 0 to 2^32 - 1 but the last, which carries the sign: so up to 2^31
-   ranks can add theirs limb by limb and nothing overflows.
+2. Integers travel as int64 limbs of 32 bits, each from 0 to 2^32 - 1 but the last, which carries the sign: so up to
+   2^31 ranks can add theirs limb by limb and nothing overflows.
 3. Rounding is to the nearest float64, ties to even, into the subnormal range and to infinity, and it happens once.
 
 The range of the sums: 2^64 values of any size.
@@ -125,7 +125,7 @@ def parts(values: np.ndarray) -> list[np.ndarray]:
     """Return float64 arrays whose exact sum is the given numbers: two where integers are beyond 2^53."""
     if values.dtype.kind == "f" or values.dtype.itemsize < 8 or not values.size:
         return [values.astype(np.float64, copy=False)]
-    if -(1 << 53) <= int(values.min()) and int(values.max()) <= 1 << 53:
+    if max(abs(int(values.min())), abs(int(values.max()))) <= 1 << 53:
         return [values.astype(np.float64)]
     low = values & values.dtype.type(_MASK)
     return [(values - low).astype(np.float64), low.astype(np.float64)]

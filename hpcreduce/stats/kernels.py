@@ -2,12 +2,12 @@
 
 Rules that hold here:
 
-1. A value is a 53-bit integer times a power of two, so a product of k of them is one of 53 k bits. Products are added up
-   in bins, one for each power of two, and the bins become one Python integer at the end: nothing is ever rounded.
-2. There are two ways, with the same result: loops compiled by numba, and NumPy's bincount. numba takes half a second to
-   load, so the first values go the second way. ``HPCREDUCE_NUMBA=0`` keeps to it.
-3. Compiled loops are kept in a folder of the user's (`cache_folder`), one for each kind of processor and version, each loop
-   with one signature: whoever comes first writes whole files, and whoever comes at the same time writes the same ones.
+1. A value is a 53-bit integer times a power of two, so a product of k of them is one of 53 k bits. Products are added
+   up in bins, one for each power of two, and the bins become one Python integer at the end: nothing is ever rounded.
+2. There are two ways, with the same result: loops compiled by numba, and NumPy's bincount. numba takes half a second
+   to load, so the first values go the second way. ``HPCREDUCE_NUMBA=0`` keeps to it.
+3. Compiled loops are kept in a folder of the user's (`cache_folder`), one for each kind of processor and version, each
+   loop with one signature: whoever comes first writes whole files, and who comes at the same time writes the same ones.
 """
 
 from __future__ import annotations
@@ -113,7 +113,9 @@ def cache_folder() -> str | None:
     import llvmlite.binding as llvm
 
     numba = compiler()
-    machine = f"{numba.__version__} {np.__version__} {llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
+    machine = (
+        f"{numba.__version__} {np.__version__} {llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
+    )
     name = hashlib.sha256(machine.encode()).hexdigest()[:16]
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     for base in os.path.join(home, "hpcreduce"), os.path.join(tempfile.gettempdir(), f"hpcreduce-{os.getuid()}"):

@@ -2,10 +2,10 @@
 
 Rules that hold here:
 
-1. All integers are uint64, wrapping around; a signed sum is read as int64 by whoever gets it. (numba would make a float of
-   uint64 and int64 together.)
-2. Bins have a row for each power of two, that of the lowest bit of the product, and one word for each 64 bits of the sum,
-   but for the plain sums of `squares`, which are two words of 32 bits and what has been carried over.
+1. All integers are uint64, wrapping around; a signed sum is read as int64 by whoever gets it. (numba would make a float
+   of uint64 and int64 together.)
+2. Bins have a row for each power of two, that of the lowest bit of the product, and a word for each 64 bits of the sum;
+   but the plain sums of `squares` are those of the lower 32 bits of the mantissas, and of the upper 21.
 """
 
 from __future__ import annotations

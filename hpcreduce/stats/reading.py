@@ -1,4 +1,4 @@
-"""What all kinds of files share: how they are asked to be read, what is found in them, and what can be wrong with them."""
+"""What all kinds of files share: how they are to be read, what is found in them, and the error if they are wrong."""
 
 from __future__ import annotations
 
@@ -7,12 +7,25 @@ from typing import Any, NamedTuple
 
 from hpcreduce.errors import HpcreduceError
 
-NULLS = tuple("#N/A;#N/A N/A;#NA;-1.#IND;-1.#QNAN;1.#IND;1.#QNAN;<NA>;N/A;NA;NULL;None;n/a;null".split(";"))
+NULLS = tuple("#N/A,#N/A N/A,#NA,-1.#IND,-1.#QNAN,1.#IND,1.#QNAN,<NA>,N/A,NA,NULL,None,n/a,null".split(","))
 """What stands for a missing value in CSV files by default, besides an empty field. (NaN is a value.)"""
 
 
 class SourceError(HpcreduceError, ValueError):
-    """A file that cannot be read or does not fit the others; raised on every rank, with file, column and line."""
+    """A file that cannot be read or does not fit the others; the text names file, column and line.
+
+    Attributes
+    ----------
+    order : int
+        Of the errors of several ranks, that with the lowest order counts: it is the first in the files' order.
+    """
+
+    def __init__(self, text: str, order: int = 0) -> None:
+        super().__init__(text, order)
+        self.order = order
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class ReadOptions(NamedTuple):
@@ -40,18 +53,25 @@ class Found(NamedTuple):
     """What one rank saw when it looked at a file, for all ranks."""
 
     path: str
+    """Its name for people."""
     format: str
     """The name of a row of the table of formats."""
     types: dict[str, Any]
-    """Column -> Arrow type; for CSV, where that needs all the data, the null type at first."""
+    """Column -> Arrow type, as `schema.plain` gives it; of a CSV file, null until all of it has been looked at."""
     nbytes: int
-    rows: int | None
+    rows: int | None = None
     """How many, where the file says so."""
+    extent: tuple[int, int] | None = None
+    """What can be cut anywhere, from where to where: rows, or bytes of CSV."""
+    grain: int = 1
+    """In multiples of how much."""
     units: Sequence[tuple[Any, int]] = ()
-    """The places that the file itself is made of, and their sizes in bytes; empty: it can be cut anywhere, or not."""
+    """If it cannot be cut anywhere: the places that the file itself is made of, and their sizes in bytes."""
     layout: Any = None
     """What reading needs to know besides."""
     notes: tuple[str, ...] = ()
+    where: str = ""
+    """The path by which it is opened."""
 
 
 class Shard(NamedTuple):
