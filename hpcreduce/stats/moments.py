@@ -234,7 +234,7 @@ class _Table:
         meeting.add_up(comm, [self.shards, *columns, *products, *self.pairs, *self.histograms.values()])
         tuples = iter(meeting.lowest(comm, [each for column in columns for each in column.tuples()]))
         for column in columns:
-            column.low, column.high, column.first_minus, column.first_plus = (next(tuples) for _ in range(4))
+            column.low, column.high, column.first_minus, column.first_plus = list(itertools.islice(tuples, 4))
         fast.meet(columns, self.pairs, [floats for *_, floats in told])
 
     def _told(self) -> tuple[int, bool, list[Others], Any]:
