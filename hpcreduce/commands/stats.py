@@ -91,8 +91,8 @@ _HELP = {
     "dataset": "Of HDF5 files: the dataset to read.",
     "ddof": "The divisor of variance and covariance is count - ddof: 1 for a sample, 0 for a population.",
     "moments": (
-        "Also variance, skewness and kurtosis (of the population and of a sample), product, and in which file and row the "
-        "extremes are."
+        "Also variance, skewness and kurtosis (of the population and of a sample), product, and file and row of "
+        "the extremes."
     ),
     "covariance": "Also the covariance of each pair of columns.",
     "histogram": "Counts in equal bins of the range of all values, or of lo to hi, whose ends both belong to it.",

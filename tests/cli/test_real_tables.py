@@ -68,13 +68,13 @@ def typed(cells):
 
 def root(value):
     """Return the float nearest to the square root of a fraction."""
-    with decimal.localcontext(prec=80):
+    with decimal.localcontext(decimal.Context(prec=80)):
         return float((decimal.Decimal(value.numerator) / decimal.Decimal(value.denominator)).sqrt())
 
 
 def scaled(values):
     """Return integers, and by what they are to be divided."""
-    ratios = [(value if isinstance(value, int) else value).as_integer_ratio() for value in values]
+    ratios = [value.as_integer_ratio() for value in values]
     unit = max(bottom for _, bottom in ratios)
     return [top * (unit // bottom) for top, bottom in ratios], unit
 
@@ -94,7 +94,7 @@ def expected(values):
 
 def shapes(values):
     """Return skewness and kurtosis from exact central moments."""
-    whole, unit = scaled([value for value in values if value is not None])
+    whole, _ = scaled([value for value in values if value is not None])
     n, total = len(whole), sum(whole)
     second, third, fourth = (Fraction(sum((n * value - total) ** power for value in whole), n) for power in (2, 3, 4))
     skewness = math.copysign(root(third**2 / second**3), third)
