@@ -26,7 +26,8 @@ HERE = Path(__file__).resolve()
 FILES, COLUMNS, RANKS = 8, "abcde", 2
 OURS = ("exact", "fast", "batches", "read")
 RIVALS = ("duckdb", "polars")
-SMALL = 1000
+SMALL = 300_000
+"""Rows of the small file: enough for the compiled loops to be loaded."""
 
 
 def make(folder, rows):
