@@ -23,7 +23,21 @@ import click
 import numpy as np
 
 import hpcreduce
-from hpcreduce.commands import bench, console, doctor, draw, explain, fit, info, predict, quick, reduce, tune, validate
+from hpcreduce.commands import (
+    bench,
+    console,
+    doctor,
+    draw,
+    explain,
+    fit,
+    info,
+    predict,
+    quick,
+    reduce,
+    stats,
+    tune,
+    validate,
+)
 from hpcreduce.errors import (
     BrokenCommunicatorError,
     CollectiveTimeoutError,
@@ -58,6 +72,7 @@ main.add_command(validate.validate_command)
 main.add_command(bench.bench_command)
 main.add_command(tune.tune_command)
 main.add_command(reduce.reduce_command)
+main.add_command(stats.stats_command)
 main.add_command(draw.draw_command)
 main.add_command(predict.predict_command)
 main.add_command(explain.explain_command)
@@ -99,6 +114,9 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError as error:
         return _end_job(error, "the reader of stdout has gone", 1)
     except Exception as error:
+        import traceback
+
+        traceback.print_exc()
         return _end_job(error, f"{type(error).__name__}: {error}", 1)
 
 
