@@ -89,9 +89,8 @@ class Bucket:
         self._slices = [slice(stop - length, stop) for stop, length in zip(accumulate(counts), counts, strict=True)]
         shapes = [parameters[index].shape for index in members]
         self.views = [self.home[each].reshape(shape) for each, shape in zip(self._slices, shapes, strict=True)]
-        self._op = "mean" if wire else "sum"  # what travels must not overflow a narrow wire
         self.plan = allreduce_init(
-            comm, self.work, self.work, self._op, algorithm=algorithm, wire=wire, order=order, timeout=timeout
+            comm, self.work, self.work, "mean", algorithm=algorithm, wire=wire, order=order, timeout=timeout
         )
 
     def start(self, weight: float) -> dict[int, str]:
@@ -121,12 +120,10 @@ class Bucket:
         return found
 
     def finish(self, total: float, size: int) -> None:
-        """Wait for the sums, and divide them by the sum of all ranks' weights."""
+        """Wait for the means over ranks, and divide them by the mean of their weights."""
         self.plan.Wait()
-        if self._op == "mean":
-            total /= size
-        if total != 1:
-            divide(self.work, total)
+        if total != size:
+            divide(self.work, total / size)
         self.waiting, self.started = set(self.members), False
 
     def settle(self, scale: float) -> None:

@@ -98,7 +98,14 @@ class _Exchange:
         Orders this rank's memory accesses for the others.
     mates : sequence of int
         The ranks of the communicator that are in the room; `rank` is a place among them.
+
+    Attributes
+    ----------
+    divided : bool
+        What was reduced last is divided as well, where that is wanted.
     """
+
+    divided = False
 
     def __init__(
         self,
@@ -299,6 +306,8 @@ class Shared(_Exchange):
         Node-shared arrays of the communicator: they are reduced where they are, if all ranks pass such arrays.
     otherwise : Stream or Met, optional
         What runs if they do not; by default the stages are used.
+    divide : callable, optional
+        Divides what is reduced where it is, block by block: the whole is not read again for it.
     across : callable, optional
         ``across(count)`` returns the stream that combines a chunk with those of the other nodes.
     """
@@ -313,11 +322,13 @@ class Shared(_Exchange):
         ordered: bool = False,
         arrays: Any = None,
         otherwise: Any = None,
+        divide: Callable[[Any], None] | None = None,
         across: Callable[[int], Stream] | None = None,
         **options: Any,
     ) -> None:
         super().__init__(room, rank, count, dtype, **options)
         self._ordered, self._arrays, self._otherwise = ordered, arrays, otherwise
+        self._divide = divide
         self._pieces = partition(count, max(1, -(-count // self._length)))
         self._chunks = [partition(piece.length, len(room.lines)) for piece in self._pieces]
         self._block = max(1, BLOCK // dtype.itemsize)
@@ -331,6 +342,7 @@ class Shared(_Exchange):
     def start(self, buffer: Any, fold: Fold, tag: int) -> None:
         """Begin to reduce `buffer`, a contiguous one-dimensional array, in place."""
         self._begin(buffer, fold, tag)
+        self.divided = False
         self._work = self._run()
         next(self._work, None)
 
@@ -433,8 +445,11 @@ class Shared(_Exchange):
             self._reduced = places, self._blocks(places)
         for target, others in self._reduced[1]:
             self._reduce(target, others)
+            if self._divide:
+                self._divide(target)
             for other in others:
                 other[...] = target
+        self.divided = True
         self._say(_DONE, turn)
         while not self._said(_DONE, turn, self._others):
             yield

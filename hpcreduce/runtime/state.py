@@ -28,7 +28,7 @@ from hpcreduce.runtime.calls import Call, Mover
 from hpcreduce.runtime.control import Control
 from hpcreduce.runtime.engines import Engine
 from hpcreduce.runtime.inquiry import Inquiry, named
-from hpcreduce.runtime.operations import Operation
+from hpcreduce.runtime.operations import Operation, divide
 from hpcreduce.runtime.pool import Pool
 from hpcreduce.runtime.program import Program, compile_rounds
 from hpcreduce.runtime.recorder import Recorder
@@ -302,6 +302,7 @@ class State:
         options |= {"ordered": not operation.commutative, "otherwise": otherwise}
         if call.where_they_are:
             options["arrays"] = self.arrays
+            options["divide"] = (lambda block: divide(block, self.size)) if operation.divides else None
         if self.counterparts:
             options["across"] = lambda length: self._across(length, static.get("across", ACROSS), call)
         return shared.Shared(room, rank, count, call.work, **options)
