@@ -63,7 +63,10 @@ def test_equal_to_one_process_over_the_union_of_the_batches(comm, dtype):
     """A linear model of real numbers; rank r has 3r + 1 samples, or none on the second rank."""
     counts = [0 if rank == 1 else 3 * rank + 1 for rank in range(comm.size)]
     random = np.random.default_rng(5)
-    samples, targets = random.normal(size=(sum(counts), 6)).astype(dtype), random.normal(size=(sum(counts), 2)).astype(dtype)
+    samples, targets = (
+        random.normal(size=(sum(counts), 6)).astype(dtype),
+        random.normal(size=(sum(counts), 2)).astype(dtype),
+    )
     weights = {"w": random.normal(size=(6, 2)).astype(dtype), "b": random.normal(size=2).astype(dtype)}
 
     def gradients(rows):
@@ -148,6 +151,7 @@ def test_A02_no_gradient_on_one_rank(comm):
 @pytest.mark.skipif(alone, reason="needs a second rank")
 def test_A04_ranks_with_other_parameters(comm):
     """Each rank raises, naming the parameter; the communicator can be used on."""
+
     def differ(name, change):
         def work():
             params = {each: np.zeros(SHAPES[each]) for each in SHAPES}
@@ -193,7 +197,9 @@ def hpcreduce_has_bfloat16():
 def test_A08_integers(comm):
     found = allreduce(comm, np.array([comm.rank + 1], np.int32), op="mean", weight=1, timeout=60)
     assert found.dtype == np.float64 and found[0] == (comm.size + 1) / 2
-    with pytest.raises(TypeError, match="parameter 0: gradients are floating point or complex numbers, found dtype int32"):
+    with pytest.raises(
+        TypeError, match="parameter 0: gradients are floating point or complex numbers, found dtype int32"
+    ):
         GradientAverager(comm, [np.zeros(1, np.int32)], timeout=60)
 
 
@@ -233,7 +239,10 @@ def test_clipping_by_the_norm_of_all(comm):
 
 def test_gradients_that_are_not_finite(comm):
     last = comm.size - 1
-    mine = {"w": np.ones(3), "b": np.array([1, np.nan if comm.rank == last else 2, -np.inf if comm.rank == last else 3])}
+    mine = {
+        "w": np.ones(3),
+        "b": np.array([1, np.nan if comm.rank == last else 2, -np.inf if comm.rank == last else 3]),
+    }
     params = {"w": np.zeros(3), "b": np.zeros(3)}
     said = f"gradients are not finite: parameter 'b' on rank {last} (1 NaN and 1 infinities in 3 elements)"
     with GradientAverager(comm, params, timeout=60) as averager:
@@ -243,14 +252,19 @@ def test_gradients_that_are_not_finite(comm):
             assert all(said in each.text and each.ranks == (last,) for each in found), found
         assert averager.average({"w": np.ones(3), "b": None})["w"].tolist() == [1, 1, 1]
     for policy in ("skip", "keep"):
-        with GradientAverager(comm, params, nonfinite=policy, timeout=60) as averager, warnings.catch_warnings(record=True) as caught:
+        with (
+            GradientAverager(comm, params, nonfinite=policy, timeout=60) as averager,
+            warnings.catch_warnings(record=True) as caught,
+        ):
             warnings.simplefilter("always")
             found = averager.average(mine)
             assert [str(each.message).startswith(said) for each in caught] == ([True] if comm.rank == 0 else [])
             assert (found is None) == (policy == "skip")
             assert found is None or (found["w"].tolist() == [1, 1, 1] and np.isnan(found["b"][1]))
     with GradientAverager(comm, [np.zeros(2, "f4")], nonfinite="skip", timeout=60) as averager:
-        assert averager.average([np.full(2, 1e38)])[0].tolist() == [np.float32(1e38)] * 2 or comm.size > 3  # one pass overflows
+        assert (
+            averager.average([np.full(2, 1e38)])[0].tolist() == [np.float32(1e38)] * 2 or comm.size > 3
+        )  # one pass overflows
 
 
 def test_what_one_rank_alone_does_wrong_reaches_all(comm):
@@ -267,7 +281,9 @@ def test_what_one_rank_alone_does_wrong_reaches_all(comm):
     ]
     with GradientAverager(comm, params, timeout=20) as averager:
         for gradients, options, error, text in cases:
-            found = outcomes(comm, lambda g=gradients, o=options: averager.average(g if last else good, **(o if last else {})))
+            found = outcomes(
+                comm, lambda g=gradients, o=options: averager.average(g if last else good, **(o if last else {}))
+            )
             assert [each.error for each in found] == ["PeerError"] * (comm.size - 1) + [error], found
             assert all(text in each.text for each in found), found
             assert all(each.ranks == (comm.size - 1,) for each in found[:-1])
