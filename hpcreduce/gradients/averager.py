@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from hpcreduce.collectives import allreduce_init, check_timeout, check_weight
+from hpcreduce.collectives import check_timeout
 from hpcreduce.errors import NonFiniteError
 from hpcreduce.gradients import replicas, reports, tensors
 from hpcreduce.gradients.buckets import Bucket, Options, arrange
-from hpcreduce.gradients.parameters import Parameter, described, like, read, values
+from hpcreduce.gradients.parameters import Parameter, described, read, values
+from hpcreduce.gradients.step import Head, Step, check_for
 from hpcreduce.related import bcast
 from hpcreduce.runtime import agreement, lists
 from hpcreduce.runtime import wire as encoding
@@ -27,8 +28,6 @@ BUCKET_BYTES = 25 << 20
 
 POLICIES = ("raise", "skip", "keep")
 """What may be done about gradients that are not finite."""
-
-_WEIGHT, _TROUBLES, _FIRST = 0, 1, 2  # in the head: what travels besides the buckets; then one count per parameter
 
 
 class GradientAverager:
@@ -132,7 +131,7 @@ class GradientAverager:
             check_types(algorithm, None)
             self._names, self._parameters = read(params)
             self._others = read({} if others is None else others, trained=False)[1]
-            self._check_weight(weight)
+            check_for(weight, wire)
         except (TypeError, ValueError) as caught:
             error = caught
         options = {"bucket_bytes": bucket_bytes, "wire": wire, "algorithm": algorithm, "order": order}
@@ -147,11 +146,12 @@ class GradientAverager:
     def _prepare(self, bucket_bytes: int, options: Options) -> None:
         """Make buckets, in the order in which rank 0 has the parameters, and the head; collective."""
         comm, parameters, names = self._comm, self._parameters, self._names
-        place = range(len(parameters)) if names is None else [names.index(key) for key in self._keys or ()]
-        order = bcast(comm, np.array(place[::-1], np.int64), timeout=self._timeout)
+        numbers = {name: number for number, name in enumerate(names or ())}
+        order = np.array([numbers[key] for key in self._keys or ()] if numbers else range(len(parameters)), np.int64)
+        bcast(comm, order, timeout=self._timeout)
         self._buckets = [
             Bucket(comm, self._state, parameters, members, options)
-            for members in arrange(parameters, order.tolist(), bucket_bytes)
+            for members in arrange(parameters, order[::-1].tolist(), bucket_bytes)
         ]
         self._homes = {index: bucket for bucket in self._buckets for index in bucket.members}
         views = {
@@ -159,20 +159,11 @@ class GradientAverager:
         }
         self._views = [views[index] for index in range(len(parameters))]
         self.grads = lists.like(self._keys, names, self._views)
-        self._head = np.zeros(_FIRST + len(parameters))
-        self._head_plan = allreduce_init(comm, self._head, self._head, timeout=self._timeout)
+        self._head, self._step = Head(comm, len(parameters), self._timeout), Step(parameters)
         self._tensors: tensors.Gradients | None = None
         if parameters and tensors.is_tensor(parameters[0].item):
             items = [parameter.item for parameter in parameters]
             self._tensors = tensors.Gradients(items, self._views, self._arrived)
-        self._reset()
-
-    def _reset(self) -> None:
-        """Forget what this step has brought."""
-        self._there = np.zeros(len(self._parameters), bool)
-        self._lost: dict[int, str] = {}  # gradients that are not finite
-        self._error: Exception | None = None
-        self._counts: float | None = None  # the weight of this step, once a bucket has started
 
     def broadcast_parameters(self, root: int = 0) -> None:
         """Hand the parameters of rank `root`, and `others`, to all, into their arrays or tensors; collective.
@@ -192,6 +183,8 @@ class GradientAverager:
         Unlike the optimizer's ``zero_grad()`` it leaves no gradient `None`.
         """
         self._refuse_closed()
+        if self._under_way():
+            raise ValueError("buckets are under way; average() comes before zero_grad()")
         for bucket in self._buckets:
             bucket.home.fill(0)
         if self._tensors:
@@ -227,7 +220,7 @@ class GradientAverager:
                 f"parameter {self._parameters[index].label} got another gradient before average(); backward passes "
                 "that only accumulate belong into no_sync()"
             )
-        self._fetch(index, None)
+        self._step.fetch(index, self._views[index], None, self._tensors)
         bucket.waiting.discard(index)
         if self.overlap and not bucket.waiting:
             self._start(bucket)
@@ -274,95 +267,36 @@ class GradientAverager:
             raise ValueError("average() inside of no_sync(); it belongs after the last backward pass, outside")
         start = time.perf_counter()
         try:
-            given = self._bring(gradients, weight, max_norm)
+            given = self._step.bring(self._names, gradients, weight, max_norm, self._wire)
             for bucket in self._buckets:
                 if not bucket.started:
-                    for index in list(bucket.waiting):
-                        self._fetch(index, given)
+                    for index in bucket.waiting:
+                        self._step.fetch(index, self._views[index], given, self._tensors)
                     self._start(bucket)
             scale: float | None = 1.0 if self._combine() else None
             if scale and max_norm is not None:
                 scale = self._clip(max_norm)
             return self._deliver(scale is not None, scale or 1.0)
         finally:
-            self._reset()
+            self._step = Step(self._parameters)
             self.seconds += time.perf_counter() - start
 
-    def _bring(self, gradients: Any, weight: float | None, max_norm: float | None) -> list[Any] | None:
-        """Check the arguments of `average`, and return the gradients in our order; keep an error for later."""
-        try:
-            for parameter in self._parameters:
-                if trouble := parameter.trouble():
-                    raise ValueError(trouble)
-            if max_norm is not None and not (isinstance(max_norm, (int, float)) and max_norm > 0):
-                raise ValueError(f"max_norm must be a number above 0, found {max_norm!r}")
-            if weight is not None:
-                self._check_weight(weight)
-                if self._counts not in (None, float(weight)):
-                    raise ValueError("buckets have left with another weight; set averager.weight before backward()")
-                self._counts = float(weight)
-            if gradients is not None and self._tensors:
-                raise TypeError("the gradients of tensors are their grad; call average() without")
-            return None if gradients is None else like(self._names, len(self._parameters), gradients)
-        except (TypeError, ValueError) as error:
-            self._error = self._error or error
-        return [None] * len(self._parameters)
-
-    def _fetch(self, index: int, gradients: list[Any] | None) -> None:
-        """Bring a gradient into its bucket, zeros if there is none; keep an error for later."""
-        view, there = self._views[index], gradients is None
-        try:
-            if self._tensors:
-                there = self._error is None and self._tensors.fetch(index)
-            elif gradients is not None and gradients[index] is not None:
-                given = np.asarray(gradients[index])
-                if given.shape != view.shape:
-                    raise ValueError(f"found shape {given.shape}, expected {view.shape}")
-                np.copyto(view, given, casting="same_kind")
-                there = True
-        except (TypeError, ValueError, RuntimeError) as error:
-            kind = TypeError if isinstance(error, TypeError) else ValueError
-            self._error = self._error or kind(f"the gradient of parameter {self._parameters[index].label}: {error}")
-            there = False
-        if not there:
-            view.fill(0)
-        self._there[index] = there
-
     def _start(self, bucket: Bucket) -> None:
-        self._lost |= bucket.start(self._claim())
-
-    def _claim(self) -> float:
-        """Return the weight of this step, which is settled once."""
-        if self._counts is None:
-            try:
-                self._check_weight(self.weight)
-                self._counts = 1.0 if self.weight is None else float(self.weight)
-            except (TypeError, ValueError) as error:
-                self._error, self._counts = self._error or error, 0.0
-        return self._counts
-
-    def _check_weight(self, weight: float | None) -> None:
-        if weight is not None:
-            check_weight(weight)
-            if self._wire == "float16":
-                raise ValueError("wire 'float16' takes no weights, which it could not hold; use wire='bfloat16'")
+        self._step.lost |= bucket.start(self._step.claim(self.weight, self._wire))
 
     def _combine(self) -> bool:
         """Wait for all averages, and raise what any rank has found wrong; return whether to go on with them."""
-        head = self._head
-        head[_WEIGHT], head[_TROUBLES] = self._claim(), bool(self._error or self._lost)
-        head[_FIRST:] = self._there
-        self._head_plan.Start()
-        self._head_plan.Wait()
-        total = float(head[_WEIGHT])
+        step, head, state = self._step, self._head, self._state
+        step.claim(self.weight, self._wire)
+        head.combine(step)
         for bucket in self._buckets:
-            bucket.finish(total or 1.0, self._state.size)
-        if head[_TROUBLES]:
-            lost = [[self._parameters[index].label, text] for index, text in sorted(self._lost.items())]
-            theirs = reports.gather(self._comm, [reports.describe(self._error), lost], self._timeout)
-            reports.refuse(self._state, "average()", [error for error, _ in theirs], self._error)
+            bucket.finish(head.total or 1.0, state.size)
+        if head.troubled:
+            lost = [[self._parameters[index].label, text] for index, text in sorted(step.lost.items())]
+            theirs = reports.gather(self._comm, [reports.describe(step.error), lost], self._timeout)
+            reports.refuse(state, "average()", [error for error, _ in theirs], step.error)
             return self._judge(*reports.nonfinite([lost for _, lost in theirs]))
-        if not total:
+        if not head.total:
             raise ValueError("the weights of all ranks are 0; expected one above 0 on some rank")
         return True
 
@@ -388,7 +322,7 @@ class GradientAverager:
         """Return the averages in the order of `params`, where they are wanted."""
         for bucket in self._buckets:
             bucket.settle(scale)
-        there = (self._head[_FIRST:] > 0) & go_on
+        there = self._head.there & go_on
         if self._tensors:
             found = [self._tensors.deliver(index, bool(each)) for index, each in enumerate(there)]
         else:
@@ -444,14 +378,14 @@ class GradientAverager:
         """Give back plans, node-shared memory and hooks; all ranks do so. The gradients stay where they are."""
         if self._closed:
             return
-        if any(bucket.started for bucket in self._buckets) and not self._state.broken:
+        if self._under_way() and not self._state.broken:
             raise ValueError("buckets are under way; average() comes before close()")
         self._closed = True
         if self._tensors:
             self._tensors.close()
         for bucket in self._buckets:
             bucket.free()
-        self._head_plan.Free()
+        self._head.free()
 
     def _refuse_closed(self) -> None:
         if self._closed:
@@ -463,8 +397,11 @@ class GradientAverager:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None or not any(bucket.started for bucket in self._buckets):
+        if error is None or not self._under_way():
             self.close()
+
+    def _under_way(self) -> bool:
+        return any(bucket.started for bucket in self._buckets)
 
 
 def _check(bucket_bytes: Any, nonfinite: Any) -> None:

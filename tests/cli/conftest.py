@@ -11,9 +11,14 @@ from launching import HPCREDUCE, LAUNCH, Job, Server, decent
 ANY = ("test_bench", "test_doctor", "test_draw", "test_explain_fit", "test_predict", "test_tune", "test_usage")
 """Files whose tests would do the same under any library."""
 
+QUICK = ("test_train",)
+"""The same, of many launches, which are quicker under MPICH."""
+
 
 def pytest_collection_modifyitems(items):
     for item in items:
+        if item.path.stem in QUICK and not shutil.which("mpichversion"):
+            item.add_marker(pytest.mark.skip(reason="tested under MPICH, and the same under any library"))
         if item.path.stem in ANY and shutil.which("mpichversion"):
             item.add_marker(pytest.mark.skip(reason="tested under Open MPI, and the same under any library"))
 

@@ -1,4 +1,4 @@
-"""Averaging the gradients of torch modules. Skipped where torch is not installed, as in the environments of scripts/test.sh."""
+"""Averaging the gradients of torch modules. Skipped where torch is not installed."""
 
 import numpy as np
 import pytest
