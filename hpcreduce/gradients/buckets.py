@@ -40,7 +40,7 @@ def arrange(parameters: Sequence[Parameter], order: Sequence[int], bucket_bytes:
     >>> single, double = np.dtype("f4"), np.dtype("f8")
     >>> some = [Parameter(str(index), None, (10,), single if index < 4 else double) for index in range(6)]
     >>> arrange(some, [5, 3, 2, 4, 1, 0], 120)
-    [[3, 2, 1], [5], [4], [0]]
+    [[5], [3, 2, 1], [4], [0]]
     """
     full: list[list[int]] = []
     filling: dict[DType, tuple[list[int], int]] = {}
