@@ -316,7 +316,7 @@ class GradientAverager:
         self.norm = math.hypot(*(bucket.norm() for bucket in self._buckets))
         if math.isfinite(self.norm):
             return min(1.0, max_norm / self.norm) if self.norm else 1.0
-        return 1.0 if self._judge(f"the norm of the averages is {self.norm}, though each gradient is finite") else None
+        return 1.0 if self._judge(f"the norm of the averages is {self.norm}") else None
 
     def _deliver(self, go_on: bool, scale: float) -> Any:
         """Return the averages in the order of `params`, where they are wanted."""

@@ -47,5 +47,7 @@ def test_training_a_stop_and_going_on(start, mpirun, folder):
     assert np.abs(part["weights/1.weight"] - one["weights/1.weight"]).max() < 1e-6
 
     (folder / "part.npz").write_bytes((folder / "part.npz").read_bytes()[:1000])
-    refused(mpirun(2, *command, "--resume"), 1, "part.npz: expected a checkpoint of this script, found something else")
+    refused(
+        start(*command, "--resume").wait(60), 1, "part.npz: expected a checkpoint of this script, found something else"
+    )
     refused(start(*TRAIN, "--resume").wait(30), 2, "--resume needs --checkpoint")
