@@ -4,6 +4,7 @@ Ring and tree all-reduce written on mpi4py's point-to-point messages and validat
 package neither needs an MPI library nor starts MPI.
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from hpcreduce.algorithms import ALGORITHMS
@@ -17,8 +18,10 @@ from hpcreduce.errors import (
     LaunchError,
     MismatchError,
     NetworkError,
+    NonFiniteError,
     PeerError,
     ProofError,
+    ReplicaError,
 )
 from hpcreduce.explanation import explain
 from hpcreduce.guarding import guard
@@ -30,6 +33,8 @@ from hpcreduce.runtime.plan import Plan
 from hpcreduce.sharing import empty, free, share, zeros
 
 if TYPE_CHECKING:
+    from hpcreduce import gradients
+    from hpcreduce.gradients import GradientAverager
     from hpcreduce.intracomm import Intracomm
 
 __version__ = "0.1.0"
@@ -42,14 +47,17 @@ __all__ = [
     "DumpError",
     "FiguresError",
     "Fused",
+    "GradientAverager",
     "HpcreduceError",
     "Intracomm",
     "LaunchError",
     "MismatchError",
     "NetworkError",
+    "NonFiniteError",
     "PeerError",
     "Plan",
     "ProofError",
+    "ReplicaError",
     "__version__",
     "allgather",
     "allreduce",
@@ -59,6 +67,7 @@ __all__ = [
     "empty",
     "explain",
     "free",
+    "gradients",
     "guard",
     "iallreduce",
     "reduce",
@@ -76,9 +85,10 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is a subclass of mpi4py's on first use, since that starts MPI."""
-    if name != "Intracomm":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from hpcreduce.intracomm import Intracomm
-
-    return Intracomm
+    """Import on first use what few need, and what is a subclass of mpi4py's, since that starts MPI."""
+    if name == "Intracomm":
+        return importlib.import_module("hpcreduce.intracomm").Intracomm
+    if name in ("gradients", "GradientAverager"):
+        module = importlib.import_module("hpcreduce.gradients")
+        return module if name == "gradients" else module.GradientAverager
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

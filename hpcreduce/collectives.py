@@ -6,6 +6,8 @@ import math
 import numbers
 from typing import Any
 
+import numpy as np
+
 from hpcreduce.runtime import agreement, buffers, engines, movers, operations
 from hpcreduce.runtime import wire as encoding
 from hpcreduce.runtime.buffers import Given
@@ -36,6 +38,7 @@ def allreduce(
     segment: int | None = None,
     order: str | None = None,
     wire: str | None = None,
+    weight: float | None = None,
     timeout: float | None = None,
     check: bool = True,
 ) -> Any:
@@ -71,6 +74,11 @@ def allreduce(
     wire : str, optional
         ``bfloat16`` or ``float16``: what travels (algorithm ``direct``). Each contribution is rounded to it once, they
         are combined in float32 (float64 for wider arrays), and the result is rounded to it once, alike on every rank.
+    weight : float, optional
+        For ``op="mean"`` of numbers: what this rank's contribution counts for, from 0 on, such as the size of its
+        batch. The result is the sum of weight times array over the sum of the weights, which travel with the arrays and
+        are of the type that is reduced in. A rank of weight 0 contributes nothing, whatever its array holds. Without
+        weights every rank counts alike. All ranks pass a weight, or none does.
     timeout : float, optional
         Seconds; by default ``HPCREDUCE_TIMEOUT``, or 600. Where ranks differ, the first to pass ends it for all.
     check : bool
@@ -92,7 +100,8 @@ def allreduce(
     Raises
     ------
     TypeError, ValueError
-        A wrong argument on this rank: before any message of this call is sent.
+        A wrong argument on this rank: before any message of this call is sent. ValueError on all ranks if all weights
+        are 0.
     MismatchError
         Ranks make different calls, or one has left without making this one; on every rank, with who does what. It is a
         ValueError too.
@@ -117,6 +126,8 @@ def allreduce(
         mean = hpcreduce.allreduce(MPI.COMM_WORLD, gradient, op="mean")
         hpcreduce.allreduce(MPI.COMM_WORLD, MPI.IN_PLACE, array, algorithm="ring")
     """
+    if weight is not None:
+        return _weighted(comm, sendbuf, recvbuf, op, weight, algorithm, segment, order, wire, timeout, check)
     state, call, operation, given = _checked(
         "allreduce", comm, sendbuf, recvbuf, op, algorithm, segment, order, wire, timeout, check
     )
@@ -210,6 +221,47 @@ def allreduce_init(
     """
     checked = _checked("allreduce_init", comm, sendbuf, recvbuf, op, algorithm, segment, order, wire, timeout, check)
     return persistent(*checked, sendbuf, recvbuf, timeout)
+
+
+def _weighted(
+    comm: Any,
+    sendbuf: Any,
+    recvbuf: Any,
+    op: Any,
+    weight: float,
+    algorithm: str,
+    segment: int | None,
+    order: str | None,
+    wire: str | None,
+    timeout: float | None,
+    check: bool,
+) -> Any:
+    """Sum the array times its weight, and the weight behind it, in one call; then divide."""
+    operation = operations.resolve(op)
+    if not operation.divides:
+        raise ValueError(f"weight is for op 'mean', found op {operation.name!r}")
+    if wire is not None:
+        raise ValueError(f"wire {wire!r} would round the weights; leave out wire= or weight=")
+    check_weight(weight)
+    source = buffers.source(sendbuf, recvbuf, False)
+    work, result = operation.types(source.dtype)
+    if work.kind not in "fc":
+        raise TypeError(f"weight is for means of numbers, found dtype {source.dtype}")
+    given = buffers.pair(source, sendbuf, recvbuf, result, False)
+    flat = np.empty(source.size + 1, work)
+    sums = flat[:-1]
+    sums.reshape(source.shape)[...] = source if weight else 0
+    sums *= weight
+    flat[-1] = weight
+    name = f"allreduce[mean with weights of {source.dtype} {source.shape}]"
+    checked = _checked(name, comm, flat, flat, "sum", algorithm, segment, order, None, timeout, check)
+    run(*checked, flat, flat, timeout)
+    total = flat[-1].real
+    if not total > 0:
+        raise ValueError("the weights of all ranks are 0; expected one above 0 on some rank")
+    operations.divide(sums, total)
+    buffers.store(sums, given)
+    return recvbuf if recvbuf is not None else buffers.returned(given, sendbuf)
 
 
 def _checked(
@@ -354,6 +406,14 @@ def persistent(
     except NoRoomError:  # on every rank; from now on no call of this communicator asks for any
         call = prepare(state, operation, call.key)
         return Plan(state, call, operation, given, sendbuf, recvbuf, timeout).persist()
+
+
+def check_weight(weight: float) -> None:
+    """Raise if this is no weight."""
+    if isinstance(weight, bool) or not isinstance(weight, numbers.Real):
+        raise TypeError(f"weight must be a number, found {weight!r}")
+    if not 0 <= weight < math.inf:
+        raise ValueError(f"weight must be finite and not below 0, found {weight!r}")
 
 
 def check_timeout(timeout: float) -> None:

@@ -35,6 +35,30 @@ class PeerError(HpcreduceError):
     ranks: tuple[int, ...] = ()
 
 
+class NonFiniteError(HpcreduceError, ArithmeticError):
+    """Gradients of some ranks have NaN or infinities. Raised on every rank, with the parameters.
+
+    Attributes
+    ----------
+    ranks : tuple of int
+        Those whose gradients have them.
+    """
+
+    ranks: tuple[int, ...] = ()
+
+
+class ReplicaError(HpcreduceError):
+    """Parameters that should be equal on all ranks are not. Raised on every rank, with the parameters.
+
+    Attributes
+    ----------
+    ranks : tuple of int
+        Those that differ from most others.
+    """
+
+    ranks: tuple[int, ...] = ()
+
+
 class BrokenCommunicatorError(HpcreduceError):
     """An earlier operation on this communicator failed, and its messages may be under way; says how to go on."""
 

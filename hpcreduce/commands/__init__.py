@@ -81,8 +81,8 @@ main.add_command(doctor.doctor_command)
 main.add_command(info.info_command)
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Run the command line on this rank and return its exit status."""
+def run(arguments: Sequence[str], command: click.Command = main, program: str = PROGRAM) -> int:
+    """Run a command on this rank as the command line does, and return its exit status."""
     quiet = launch.rank(os.environ) > 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))  # so that partial files are removed
     try:
@@ -90,12 +90,12 @@ def run(arguments: Sequence[str]) -> int:
             contextlib.redirect_stdout(io.StringIO()) if quiet else contextlib.nullcontext(),
             np.errstate(all="ignore"),
         ):
-            return int(main.main(list(arguments), prog_name=PROGRAM, standalone_mode=False) or 0)
+            return int(command.main(list(arguments), prog_name=program, standalone_mode=False) or 0)
     except click.ClickException as error:
         if not isinstance(error, click.UsageError):
             return _refuse(error.format_message(), 1)
-        command = error.ctx.command_path if error.ctx else PROGRAM
-        return _refuse(f"{error.format_message()}\nTry '{command} --help'.", 2)
+        path = error.ctx.command_path if error.ctx else program
+        return _refuse(f"{error.format_message()}\nTry '{path} --help'.", 2)
     except console.LoneError as error:
         return _end_job(error, str(error), 1)
     except PeerError:

@@ -98,11 +98,11 @@ def _each(names: tuple[str, ...] | None, count: int, op: Any) -> list[Any]:
         if len(op) != count:
             raise ValueError(f"op has {len(op)} entries for {count} arrays")
         return list(op)
-    _check_names(names, op, "op")
+    check_names(names, op, "op")
     return [op[name] for name in names]
 
 
-def _check_names(names: tuple[str, ...], other: Mapping[Any, Any], what: str) -> None:
+def check_names(names: tuple[str, ...], other: Mapping[Any, Any], what: str) -> None:
     """Raise ValueError unless a mapping has these names."""
     missing = [name for name in names if name not in other]
     strange = [name for name in other if name not in names] if missing or len(other) > len(names) else []
@@ -133,7 +133,7 @@ def targets(
             f"out must be a {'sequence' if names is None else 'mapping'} like arrays, found {type(out).__name__}"
         )
     if names is not None:
-        _check_names(names, out, "out")
+        check_names(names, out, "out")
     wanted = list(out) if names is None else [out[name] for name in names]
     if len(wanted) != len(items):
         raise ValueError(f"out has {len(wanted)} entries for {len(items)} arrays")

@@ -9,7 +9,7 @@ from hpcreduce.algorithms.hierarchical import ACROSS, inner, renumbered
 from hpcreduce.runtime import memory
 from hpcreduce.runtime.calls import Call, Mover
 from hpcreduce.runtime.meeting import Met
-from hpcreduce.runtime.operations import Operation
+from hpcreduce.runtime.operations import Operation, divide
 from hpcreduce.runtime.program import Program, compile_rounds
 from hpcreduce.runtime.rooms import Room, redundant
 from hpcreduce.runtime.shared import Redundant, Shared
@@ -37,6 +37,7 @@ def exchange(state: State, call: Call, operation: Operation, room: Room, count: 
     options |= {"ordered": not operation.commutative, "otherwise": otherwise}
     if call.where_they_are:
         options["arrays"] = state.arrays
+        options["divide"] = (lambda block: divide(block, state.size)) if operation.divides else None
     if state.counterparts:
         options["across"] = lambda length: _across(state, length, static.get("across", ACROSS), call)
     return Shared(room, rank, count, call.work, **options)

@@ -109,8 +109,8 @@ def predefined(operation: Operation) -> Any:
     return getattr(MPI, operation.library) if isinstance(operation.library, str) else None
 
 
-def divide(work: Array, size: int) -> None:
-    """Divide the sums in `work` by the number of ranks, in place."""
+def divide(work: Array, size: float) -> None:
+    """Divide the sums in `work` by the number of ranks, or the sum of their weights, in place."""
     if work.dtype.kind == "c":  # part by part: dividing complex numbers rounds more than once
         work = work.view(work.real.dtype)
     np.true_divide(work, size, out=work, casting="unsafe")

@@ -328,7 +328,7 @@ class Plan:
         return 1
 
     def _complete(self) -> None:
-        if self._divides:
+        if self._divides and not (self._stream and self._stream.divided):
             operations.divide(self._work, self.state.size)
         if self._codec:
             if self.state.size == 1:

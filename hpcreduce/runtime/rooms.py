@@ -103,7 +103,14 @@ class Exchange:
         Orders this rank's memory accesses for the others.
     mates : sequence of int
         The ranks of the communicator that are in the room; `rank` is a place among them.
+
+    Attributes
+    ----------
+    divided : bool
+        What was reduced last is divided as well, where that is wanted.
     """
+
+    divided = False
 
     def __init__(
         self,

@@ -63,6 +63,8 @@ class Shared(Exchange):
         Node-shared arrays of the communicator: they are reduced where they are, if all ranks pass such arrays.
     otherwise : Stream or Met, optional
         What runs if they do not; by default the stages are used.
+    divide : callable, optional
+        Divides what is reduced where it is, block by block: the whole is not read again for it.
     across : callable, optional
         ``across(count)`` returns the stream that combines a chunk with those of the other nodes.
     """
@@ -77,11 +79,13 @@ class Shared(Exchange):
         ordered: bool = False,
         arrays: Any = None,
         otherwise: Any = None,
+        divide: Callable[[Any], None] | None = None,
         across: Callable[[int], Stream] | None = None,
         **options: Any,
     ) -> None:
         super().__init__(room, rank, count, dtype, **options)
         self._ordered, self._arrays, self._otherwise = ordered, arrays, otherwise
+        self._divide = divide
         self._pieces = partition(count, max(1, -(-count // self._length)))
         self._chunks = [partition(piece.length, len(room.lines)) for piece in self._pieces]
         self._block = max(1, BLOCK // dtype.itemsize)
@@ -95,6 +99,7 @@ class Shared(Exchange):
     def start(self, buffer: Any, fold: Fold, tag: int) -> None:
         """Begin to reduce `buffer`, a contiguous one-dimensional array, in place."""
         self._begin(buffer, fold, tag)
+        self.divided = False
         self._work = self._run()
         next(self._work, None)
 
@@ -197,8 +202,11 @@ class Shared(Exchange):
             self._reduced = places, self._blocks(places)
         for target, others in self._reduced[1]:
             self._reduce(target, others)
+            if self._divide:
+                self._divide(target)
             for other in others:
                 other[...] = target
+        self.divided = True
         self._say(DONE, turn)
         while not self._said(DONE, turn, self._others):
             yield

@@ -65,7 +65,14 @@ class Stream:
         complete is finished before it is sent. For programs of algorithms in which one rank owns each element.
     empty : callable
         ``empty(shape, dtype)`` makes the scratch.
+
+    Attributes
+    ----------
+    divided : bool
+        As for `hpcreduce.runtime.shared`: never.
     """
+
+    divided = False
 
     def __init__(
         self,

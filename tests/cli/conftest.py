@@ -18,6 +18,7 @@ ANY = (
     "test_stats",
     "test_stats_errors",
     "test_stats_running",
+    "test_train",
     "test_tune",
     "test_usage",
 )

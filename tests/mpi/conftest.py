@@ -30,6 +30,8 @@ MOST = {
     "test_cases_dtypes": 5,
     "test_cases_running": 5,
     "test_deadlines": 5,
+    "test_gradients": 5,
+    "test_gradients_torch": 5,
     "test_guard": 5,
     "test_intracomm": 5,
     "test_legal_programs": 5,

@@ -4,6 +4,7 @@ import doctest
 import importlib
 import inspect
 import pkgutil
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ from hpcreduce.algorithms import ALGORITHMS, Algorithm
 PURE = (
     "schedule algorithms analysis.check analysis.cost analysis.draw analysis.predict selection lookup collectives many"
 )
-PURE += " runtime.plan runtime.agreement commands diagnosis"
+PURE += " runtime.plan runtime.agreement commands diagnosis gradients"
 MODULES = [
     module.name for module in pkgutil.walk_packages(hpcreduce.__path__, "hpcreduce.") if "__main__" not in module.name
 ]
@@ -33,6 +34,17 @@ heavy = [name for name in ("mpi4py.MPI", "cupy", "rich", "torch", "ml_dtypes", "
 assert not heavy, heavy
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_nothing_points_back():
+    """Who comes later in the flow is not imported by those before."""
+    later = {"gradients": ("commands",), "runtime": ("collectives", "gradients", "many", "commands")}
+    later["collectives"] = later["related"] = later["many"] = ("gradients", "measure", "commands")
+    for name in MODULES:
+        text = inspect.getsource(importlib.import_module(name))
+        for other in later.get(name.split(".")[1], ()):
+            found = re.findall(rf"^from hpcreduce(?:\.{other}\b.*| import (?:.*, )?{other}\b.*)", text, re.MULTILINE)
+            assert not found, f"{name}: {found}"
 
 
 @pytest.mark.parametrize("name", MODULES)
