@@ -88,7 +88,8 @@ def __getattr__(name: str) -> Any:
     """Import on first use what few need, and what is a subclass of mpi4py's, since that starts MPI."""
     if name == "Intracomm":
         return importlib.import_module("hpcreduce.intracomm").Intracomm
-    if name in ("gradients", "GradientAverager"):
-        module = importlib.import_module("hpcreduce.gradients")
-        return module if name == "gradients" else module.GradientAverager
+    if name == "GradientAverager":
+        return importlib.import_module("hpcreduce.gradients").GradientAverager
+    if name in ("gradients", "stats"):
+        return importlib.import_module(f"hpcreduce.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
