@@ -21,6 +21,7 @@ from hpcreduce.errors import (
     ProofError,
 )
 from hpcreduce.explanation import explain
+from hpcreduce.finishing import finished
 from hpcreduce.guarding import guard
 from hpcreduce.many import Fused, allreduce_many
 from hpcreduce.related import allgather, bcast, reduce, reduce_scatter
@@ -58,6 +59,7 @@ __all__ = [
     "bcast",
     "empty",
     "explain",
+    "finished",
     "free",
     "guard",
     "iallreduce",

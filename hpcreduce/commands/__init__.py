@@ -23,7 +23,21 @@ import click
 import numpy as np
 
 import hpcreduce
-from hpcreduce.commands import bench, console, doctor, draw, explain, fit, info, predict, quick, reduce, tune, validate
+from hpcreduce.commands import (
+    bench,
+    console,
+    doctor,
+    draw,
+    explain,
+    fit,
+    info,
+    predict,
+    quick,
+    reduce,
+    sbatch,
+    tune,
+    validate,
+)
 from hpcreduce.errors import (
     BrokenCommunicatorError,
     CollectiveTimeoutError,
@@ -31,6 +45,7 @@ from hpcreduce.errors import (
     MismatchError,
     PeerError,
 )
+from hpcreduce.finishing import finished
 from hpcreduce.runtime import departure, launch
 
 PROGRAM = "python -m hpcreduce"
@@ -64,6 +79,7 @@ main.add_command(explain.explain_command)
 main.add_command(fit.fit_command)
 main.add_command(doctor.doctor_command)
 main.add_command(info.info_command)
+main.add_command(sbatch.sbatch_command)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -75,7 +91,10 @@ def run(arguments: Sequence[str]) -> int:
             contextlib.redirect_stdout(io.StringIO()) if quiet else contextlib.nullcontext(),
             np.errstate(all="ignore"),
         ):
-            return int(main.main(list(arguments), prog_name=PROGRAM, standalone_mode=False) or 0)
+            status = int(main.main(list(arguments), prog_name=PROGRAM, standalone_mode=False) or 0)
+            if status == 0:
+                _finish()
+            return status
     except click.ClickException as error:
         if not isinstance(error, click.UsageError):
             return _refuse(error.format_message(), 1)
@@ -100,6 +119,13 @@ def run(arguments: Sequence[str]) -> int:
         return _end_job(error, "the reader of stdout has gone", 1)
     except Exception as error:
         return _end_job(error, f"{type(error).__name__}: {error}", 1)
+
+
+def _finish() -> None:
+    """Say that this program has finished, if it ran on ranks: a batch job may want to know."""
+    mpi: Any = sys.modules.get("mpi4py.MPI")
+    if mpi is not None and mpi.Is_initialized():
+        finished(mpi.COMM_WORLD)
 
 
 def _refuse(message: str, status: int) -> int:
