@@ -6,7 +6,7 @@ import math
 import numbers
 from typing import Any
 
-from hpcreduce.runtime import agreement, buffers, engines, operations
+from hpcreduce.runtime import agreement, buffers, engines, movers, operations
 from hpcreduce.runtime import wire as encoding
 from hpcreduce.runtime.buffers import Given
 from hpcreduce.runtime.calls import Call, fingerprint
@@ -15,7 +15,7 @@ from hpcreduce.runtime.memory import FOLDER, NoRoomError
 from hpcreduce.runtime.operations import DType, Operation
 from hpcreduce.runtime.plan import Plan, agree
 from hpcreduce.runtime.program import compile_rounds
-from hpcreduce.runtime.shared import SMALLEST, TINY, capacity
+from hpcreduce.runtime.rooms import SMALLEST, TINY, capacity
 from hpcreduce.runtime.state import State
 from hpcreduce.selection import LIBRARY_BELOW, check_types, choose
 
@@ -310,7 +310,7 @@ def prepare(state: State, operation: Operation, key: tuple[Any, ...]) -> Call:
         room = SMALLEST  # its flags tell whether all ranks pass node-shared arrays
     if row.rounds is not None and not inside:
         program = compile_rounds(row.rounds(state.rank, state.size, count, **choice.static), choice.segment)
-        stream = state.stream(program, work, choice.window, codec)
+        stream = movers.messages(state, program, work, choice.window, codec)
     elif row.name == "mpi":
         op = operations.predefined(operation)
         head = layout(operation, work, state.size) if check else None
@@ -337,7 +337,7 @@ def admit(state: State, call: Call, operation: Operation, count: int, timeout: f
         except NoRoomError:  # on every rank
             return admit(state, prepare(state, operation, call.key), operation, count, timeout)
     if call.room:
-        call = call._replace(stream=state.shared(call, operation, pool.blocking[key], count))
+        call = call._replace(stream=movers.exchange(state, call, operation, pool.blocking[key], count))
     small = count * call.work.itemsize <= (TINY if call.room else LIBRARY_BELOW)
     if key and small and operation.predefined:  # others of this name may be other functions
         call = call._replace(plan=Plan.reusable(state, call, operation, count))

@@ -10,7 +10,7 @@ import numpy as np
 
 from hpcreduce.algorithms import ALGORITHMS, RELATED, Algorithm
 from hpcreduce.collectives import check_timeout
-from hpcreduce.runtime import agreement, buffers, operations
+from hpcreduce.runtime import agreement, buffers, movers, operations
 from hpcreduce.runtime.buffers import Given
 from hpcreduce.runtime.calls import Call, fingerprint
 from hpcreduce.runtime.operations import Array, DType, Operation
@@ -283,6 +283,6 @@ def _prepared(
         what += [f"dtype {dtype}", f"shape {shape}", *(f"{key} {value}" for key, value in details if key != "ordered")]
         text = f"{name}({', '.join(what)})"
         choice = Choice(row, length, WINDOW, "the only one", static)
-        call = Call(key, work, dtype, choice, mark, state.stream(program, work, WINDOW), None, text)
+        call = Call(key, work, dtype, choice, mark, movers.messages(state, program, work, WINDOW), None, text)
         state.keep(call)
     return state.used(call)

@@ -17,7 +17,7 @@ from hpcreduce.algorithms.hierarchical import inner
 from hpcreduce.lookup import LIBRARY, Hit, Setting, Table, find
 from hpcreduce.runtime.head import layout
 from hpcreduce.runtime.operations import Operation
-from hpcreduce.runtime.shared import TINY
+from hpcreduce.runtime.rooms import REDUNDANT, redundant
 
 FEW_RANKS = 8
 """Ranks up to which each may as well reduce all of a tiny array itself."""
@@ -188,12 +188,12 @@ def _by_rules(
 ) -> tuple[str, str]:
     ranks, number = len(nodes), len(set(nodes))
     few = ranks <= FEW_RANKS
-    if shared and nbytes <= TINY and few:
-        return SHARED, f"up to {TINY >> 10} KiB memory that all ranks share is fastest"
+    if shared and redundant(nbytes, ranks) and few:
+        return SHARED, f"up to {REDUNDANT // ranks >> 10} KiB memory that all ranks share is fastest"
     below = NETWORK_BELOW if number > 1 else LIBRARY_BELOW
     if nbytes < below and library:
         return LIBRARY, f"below {below >> 10} KiB the library's own call is fastest"
-    if shared and nbytes < SHARED_BELOW and (few or nbytes > TINY):
+    if shared and nbytes < SHARED_BELOW and (few or not redundant(nbytes, ranks)):
         return SHARED, f"below {SHARED_BELOW >> 10} KiB memory that all ranks share is the next best"
     if not operation.commutative:
         return "tree", f"op {operation.name!r} is not commutative, and tree keeps rank order"

@@ -21,8 +21,8 @@ from hpcreduce import lookup
 from hpcreduce.commands.console import CommandError, Console, Duration, Names, Sizes, to_json, whole_file
 from hpcreduce.errors import TableError
 from hpcreduce.lookup import Entry, Place, Setting
-from hpcreduce.measure import bench, environment, samples, tune
-from hpcreduce.measure.tune import Cell, Result
+from hpcreduce.measure import bench, environment, samples, tournament, tune
+from hpcreduce.measure.tournament import Cell, Result
 from hpcreduce.runtime import agreement
 from hpcreduce.units import format_bytes, format_duration, plural
 
@@ -126,7 +126,7 @@ def _cells(console: Console, sizes: list[int], dtypes: list[str]) -> list[Cell]:
     kinds = samples.dtypes()
     cells = {
         Cell(dtype, -(-size // kinds[dtype].itemsize) * kinds[dtype].itemsize): None
-        for size in tune.spread(sorted(fitting))
+        for size in tournament.spread(sorted(fitting))
         for dtype in dtypes
     }
     return list(cells)
@@ -202,7 +202,7 @@ def _search(
             _keep(console, output + _PARTIAL, run, found)
             progress(len(found), len(cells))
 
-        return tune.search(
+        return tournament.search(
             ahead,
             lambda cell: tune.candidates(kinds[cell.dtype], nodes, cell.nbytes),
             partial(tune.stage, comm),

@@ -7,11 +7,12 @@ from collections.abc import Hashable
 from typing import Any, NamedTuple, TypeAlias
 
 from hpcreduce.algorithms import ALGORITHMS
-from hpcreduce.runtime.shared import Met, Shared, Tiny
+from hpcreduce.runtime.meeting import Met
+from hpcreduce.runtime.shared import Redundant, Shared
 from hpcreduce.runtime.stream import Stream
 from hpcreduce.selection import Choice
 
-Mover: TypeAlias = Stream | Shared | Tiny | Met
+Mover: TypeAlias = Stream | Shared | Redundant | Met
 """What reduces an array step by step: ``start``, ``progress``, ``abandon``, ``peer``, ``where``."""
 
 

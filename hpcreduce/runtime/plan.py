@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 
 from hpcreduce.algorithms import ALGORITHMS
-from hpcreduce.runtime import buffers, departure, engines, operations, wait
+from hpcreduce.runtime import buffers, departure, engines, movers, operations, wait
 from hpcreduce.runtime.buffers import Given
 from hpcreduce.runtime.calls import Call, fingerprint
 from hpcreduce.runtime.engines import Engine
 from hpcreduce.runtime.operations import OPERATIONS, Operation
 from hpcreduce.runtime.program import compile_rounds
-from hpcreduce.runtime.shared import Room
+from hpcreduce.runtime.rooms import Room
 from hpcreduce.runtime.state import State, attend
 from hpcreduce.runtime.stream import SizeError
 from hpcreduce.runtime.wait import in_flight
@@ -106,7 +106,7 @@ class Plan:
         if call.room:
             common = agree(state, call, self._timeout, state.rooms.free_ones(call.room))
             self._borrowed = room = state.rooms.borrow(call.room, common)
-            self._stream = state.shared(call, self._operation, room, self._work.size)
+            self._stream = movers.exchange(state, call, self._operation, room, self._work.size)
         elif self._stream:
             return self
         elif call.engine:
@@ -392,7 +392,7 @@ def agree(state: State, call: Call, timeout: float | None, bits: int = 0) -> int
     array = np.array([bits])
     row = ALGORITHMS["recursive_doubling"]
     program = compile_rounds(row.rounds(state.rank, state.size, 1), 1)  # type: ignore[misc]
-    stream = state.stream(program, array.dtype, 1)
+    stream = movers.messages(state, program, array.dtype, 1)
     own = call._replace(work=array.dtype, result=array.dtype, stream=stream, codec=None, engine=None, head=None)
     Plan(state, own, OPERATIONS["band"], Given(array, (array,), True), array, array, timeout).run()
     return int(array[0])

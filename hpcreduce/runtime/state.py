@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import os
 import threading
 import time
 import weakref
@@ -20,22 +19,16 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
 from hpcreduce import lookup
-from hpcreduce.algorithms.hierarchical import ACROSS, counterparts, inner, layout, renumbered
+from hpcreduce.algorithms.hierarchical import counterparts, layout
 from hpcreduce.errors import BrokenCommunicatorError, CollectiveTimeoutError, HpcreduceError, PeerError, TableError
-from hpcreduce.runtime import failures, memory, shared, tablefiles, wait
+from hpcreduce.runtime import failures, memory, rooms, tablefiles, wait
 from hpcreduce.runtime.arrays import Arrays
-from hpcreduce.runtime.calls import Call, Mover
+from hpcreduce.runtime.calls import Call
 from hpcreduce.runtime.control import Control
 from hpcreduce.runtime.engines import Engine
 from hpcreduce.runtime.inquiry import Inquiry, named
-from hpcreduce.runtime.operations import Operation
 from hpcreduce.runtime.pool import Pool
-from hpcreduce.runtime.program import Program, compile_rounds
 from hpcreduce.runtime.recorder import Recorder
-from hpcreduce.runtime.stream import Stream
-
-DEFAULT_TIMEOUT = 600.0
-"""Seconds that a collective may take, unless ``timeout=`` or ``HPCREDUCE_TIMEOUT`` says otherwise."""
 
 CALLS = 64
 """Kinds of call that are kept prepared per communicator, the least recently used is dropped."""
@@ -97,7 +90,7 @@ class State:
     """
 
     def __init__(self, comm: Any) -> None:
-        self.timeout = default_timeout()
+        self.timeout = wait.default_timeout()
         self.opened, self.frozen, self.closed, self.broken = False, False, "", ""
         self.calls: OrderedDict[Hashable, Call] = OrderedDict()
         self.recorder = Recorder()
@@ -144,7 +137,7 @@ class State:
         """Make the two private duplicates; collective."""
         from mpi4py import MPI
 
-        self.in_place, self.library_error, self._status = MPI.IN_PLACE, MPI.Exception, MPI.Status()
+        self.in_place, self.library_error, self.status = MPI.IN_PLACE, MPI.Exception, MPI.Status()
         self.comm, request = comm.Idup()
         self._wait(request, f"{what} (MPI_Comm_idup)", timeout)
         self._control_comm, request = comm.Idup()
@@ -211,9 +204,9 @@ class State:
             )
         return memories
 
-    def _furnish(self, stage: int) -> shared.Room:
+    def _furnish(self, stage: int) -> rooms.Room:
         try:
-            return shared.Room(self.share(shared.size_of(stage), "memory for a sum in node-shared memory"), stage)
+            return rooms.Room(self.share(rooms.size_of(stage), "memory for a sum in node-shared memory"), stage)
         except memory.NoRoomError:
             self.hosted = False
             self.calls.clear()
@@ -283,39 +276,6 @@ class State:
 
     def _busy(self) -> bool:
         return any(operation.state is self for operation in wait.in_flight)
-
-    def stream(self, program: Program, dtype: Any, window: int, codec: Any = None) -> Stream:
-        """Return a stream of this communicator's messages."""
-        return Stream(self.comm, program, dtype, window, codec=codec, status=self._status)
-
-    def shared(self, call: Call, operation: Operation, room: shared.Room, count: int) -> Mover:
-        """Return what reduces arrays of this kind in that room."""
-        options: dict[str, Any] = {"reads": operation.predefined, "fence": memory.fence(), "mates": self.mates}
-        rank, static = self.mates.index(self.rank), call.choice.static
-        otherwise: Mover | None = call.stream
-        if call.op:
-            otherwise = shared.Met(room, rank, count, call.work, call=self._library(call.op), **options)
-            if not call.where_they_are:
-                return otherwise
-        if count * call.work.itemsize <= shared.TINY:
-            return shared.Tiny(room, rank, count, call.work, **options)
-        options |= {"ordered": not operation.commutative, "otherwise": otherwise}
-        if call.where_they_are:
-            options["arrays"] = self.arrays
-        if self.counterparts:
-            options["across"] = lambda length: self._across(length, static.get("across", ACROSS), call)
-        return shared.Shared(room, rank, count, call.work, **options)
-
-    def _library(self, op: Any) -> Callable[[Any], object]:
-        return lambda buffer: self.comm.Allreduce(self.in_place, buffer, op)
-
-    def _across(self, count: int, algorithm: str, call: Call) -> Stream:
-        """Return what combines a chunk with those of this rank's counterparts."""
-        ranks = self.counterparts
-        rounds = inner(algorithm).rounds(ranks.index(self.rank), len(ranks), count)
-        return self.stream(
-            compile_rounds(renumbered(rounds, ranks), call.choice.segment), call.work, call.choice.window
-        )
 
     def call(self, key: Hashable) -> Call | None:
         """Return what is kept under `key`, if it is still true and not in use."""
@@ -512,15 +472,3 @@ def node_map(hosts: list[bytes]) -> tuple[int, ...]:
     """Return the number of each rank's node, from the names of their hosts."""
     known = {host: number for number, host in enumerate(dict.fromkeys(hosts))}
     return tuple(known[host] for host in hosts)
-
-
-def default_timeout() -> float:
-    """Return the default time-out in seconds: ``HPCREDUCE_TIMEOUT``, or 600."""
-    text = os.environ.get("HPCREDUCE_TIMEOUT", "")
-    try:
-        seconds = float(text) if text else DEFAULT_TIMEOUT
-    except ValueError:
-        seconds = 0.0
-    if not seconds > 0:
-        raise ValueError(f"HPCREDUCE_TIMEOUT must be a number of seconds above 0, found {text!r}")
-    return seconds

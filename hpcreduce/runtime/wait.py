@@ -13,6 +13,9 @@ import threading
 import time
 from typing import Any, Protocol
 
+DEFAULT_TIMEOUT = 600.0
+"""Seconds that a collective may take, unless ``timeout=`` or ``HPCREDUCE_TIMEOUT`` says otherwise."""
+
 SPINS = 20
 """Tests before the first yield."""
 
@@ -125,3 +128,15 @@ def _until(waiter: Waiter, left: int, timeout: float, grace: float) -> None:
         elif idle > LOOK and now - looked > PAUSE:
             looked = now
             waiter.look()
+
+
+def default_timeout() -> float:
+    """Return the default time-out in seconds: ``HPCREDUCE_TIMEOUT``, or 600."""
+    text = os.environ.get("HPCREDUCE_TIMEOUT", "")
+    try:
+        seconds = float(text) if text else DEFAULT_TIMEOUT
+    except ValueError:
+        seconds = 0.0
+    if not seconds > 0:
+        raise ValueError(f"HPCREDUCE_TIMEOUT must be a number of seconds above 0, found {text!r}")
+    return seconds

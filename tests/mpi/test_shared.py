@@ -14,7 +14,7 @@ from outcomes import all_raise, call, contribution, outcomes, recovered, total
 
 import hpcreduce
 from hpcreduce import lookup
-from hpcreduce.runtime import agreement, memory, shared, state
+from hpcreduce.runtime import agreement, meeting, memory, rooms, shared, state
 
 SIZE = MPI.COMM_WORLD.size
 COUNTS = [0, 1, SIZE - 1, 5, 1009, 40_000, 100_003]
@@ -32,9 +32,9 @@ def fresh(comm):
 @pytest.fixture
 def small(monkeypatch):
     """Let small arrays take the ways of large ones."""
-    monkeypatch.setattr(shared, "TINY", 64)
-    monkeypatch.setattr(shared, "PIECE", 512)
-    monkeypatch.setattr(shared, "SMALLEST", 512)
+    monkeypatch.setattr(rooms, "REDUNDANT", 64 * SIZE)
+    monkeypatch.setattr(rooms, "PIECE", 512)
+    monkeypatch.setattr(rooms, "SMALLEST", 512)
     monkeypatch.setattr(shared, "BLOCK", 56)
 
 
@@ -105,7 +105,7 @@ def test_without_a_message(fresh, monkeypatch):
         buffer[:] = contribution(fresh, len(buffer))
         plan = hpcreduce.allreduce_init(fresh, buffer, buffer, algorithm=algorithm, timeout=20)
         stream, fence = plan._stream, []
-        assert isinstance(stream, shared.Tiny if len(buffer) == 9 else shared.Shared)
+        assert isinstance(stream, shared.Redundant if len(buffer) == 9 else shared.Shared)
         if getattr(stream, "_otherwise", None):
             monkeypatch.setattr(stream._otherwise, "start", fence.append)
         plan.Start()
@@ -310,7 +310,7 @@ def test_bad_input_of_others(comm):
 def test_inside_of_nodes(comm, monkeypatch, nodes):
     """Of several with equally many ranks: hierarchical stages in their memory, piece by piece."""
     monkeypatch.setattr(state, "node_map", lambda hosts: nodes)
-    monkeypatch.setattr(shared, "ACROSS_PIECE", 1 << 14)
+    monkeypatch.setattr(rooms, "ACROSS_PIECE", 1 << 14)
     four = comm.Split(0 if comm.rank < 4 else MPI.UNDEFINED)
     if four == MPI.COMM_NULL:
         return
@@ -365,8 +365,8 @@ def test_plans_never_meet_before_the_library(fresh, monkeypatch, sharing):
             fused = hpcreduce.Fused(fresh, [((len(buffer),), np.int64)], op=op, timeout=20)
             for plan in hpcreduce.allreduce_init(fresh, buffer, buffer, op, timeout=20), fused._plans[0]:
                 stream = plan._stream
-                assert (stream or plan._head) and not isinstance(stream, shared.Met)
-                assert not isinstance(getattr(stream, "_otherwise", None), shared.Met)
+                assert (stream or plan._head) and not isinstance(stream, meeting.Met)
+                assert not isinstance(getattr(stream, "_otherwise", None), meeting.Met)
             again = hpcreduce.allreduce_init(fresh, buffer, buffer, op, timeout=20)
             for given, one in (buffer, again), (fused.arrays[0], fused):
                 given[:] = contribution(fresh, len(given), np.int64)

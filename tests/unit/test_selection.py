@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hpcreduce.runtime.operations import OPERATIONS, resolve
-from hpcreduce.runtime.shared import TINY
+from hpcreduce.runtime.rooms import REDUNDANT
 from hpcreduce.selection import LIBRARY_BELOW, LONGEST_SEGMENT, NETWORK_SEGMENT, SHARED_BELOW, choose
 
 F8, NODE = np.dtype(float), (0, 0, 0)
@@ -43,9 +43,10 @@ def test_auto_goes_by_size_where_ranks_share_memory():
     def here(op, dtype, count, nodes=NODE):
         return name(op, dtype, count, nodes, without=())
 
-    assert here("sum", float, 1) == here("max", float, TINY // 8) == here("maxloc", "float16", 1) == "shared"
-    assert here("sum", float, TINY // 8 + 1) == here("bxor", int, TINY) == "mpi"
-    assert here("max", float, TINY) == here("sum", "int8", SHARED_BELOW - 1) == "shared"
+    most = REDUNDANT // len(NODE) // 8
+    assert here("sum", float, 1) == here("max", float, most) == here("maxloc", "float16", 1) == "shared"
+    assert here("sum", float, most + 1) == here("bxor", int, most + 1) == "mpi"
+    assert here("max", float, most + 1) == here("sum", "int8", SHARED_BELOW - 1) == "shared"
     assert here("sum", float, LIBRARY_BELOW // 8) == "shared" and here("sum", float, SHARED_BELOW // 8) == "ring"
     assert here("sum", float, 1, (0,) * 9) == "mpi" and here("max", float, 1, (0,) * 9) == "tree"
     assert here("sum", float, 1, (0, 0, 1)) == "mpi" and here("max", float, 1, (0, 0, 1)) == "hierarchical"

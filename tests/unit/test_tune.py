@@ -7,7 +7,7 @@ import pytest
 
 from hpcreduce.algorithms import ALGORITHMS
 from hpcreduce.lookup import Setting
-from hpcreduce.measure.tune import (
+from hpcreduce.measure.tournament import (
     CALL,
     CHECKED,
     LEAST,
@@ -15,13 +15,13 @@ from hpcreduce.measure.tune import (
     Cell,
     Result,
     Stage,
-    candidates,
     decide,
     estimate,
     previous,
     search,
     weight,
 )
+from hpcreduce.measure.tune import candidates
 
 RING, TREE, CIRCULANT = Setting("ring", 65536, 2), Setting("tree", 65536, 2), Setting("circulant", 65536, 2)
 F8, NODE = np.dtype(float), (0, 0, 0)
@@ -193,6 +193,8 @@ def test_no_cliff():
     assert setting == own == RING and "slower_than" not in facts
     setting, _, facts = decide(times(call=1.0, mpi=2, two=1.5, ring=2.5), None)
     assert (setting, facts["slower_than"]) == (CHECKED, ["reduce+bcast"])
+    setting, _, facts = decide(times(call=1, mpi=3, two=1.5, ring=2, tree=(4, 0.9)), None)
+    assert (setting, facts["slower_than"]) == (RING, ["reduce+bcast"])  # tree is slow, though not for certain
 
 
 def test_facts():

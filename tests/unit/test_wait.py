@@ -8,7 +8,7 @@ import time
 import pytest
 
 from hpcreduce.errors import CollectiveTimeoutError
-from hpcreduce.runtime import calls, state, wait
+from hpcreduce.runtime import calls, wait
 from hpcreduce.runtime.recorder import Recorder
 
 
@@ -107,14 +107,14 @@ def test_ctrl_c_works_while_waiting():
 def test_bad_default_timeout(monkeypatch, text):
     monkeypatch.setenv("HPCREDUCE_TIMEOUT", text)
     with pytest.raises(ValueError, match="HPCREDUCE_TIMEOUT"):
-        state.default_timeout()
+        wait.default_timeout()
 
 
 def test_default_timeout(monkeypatch):
     monkeypatch.delenv("HPCREDUCE_TIMEOUT", raising=False)
-    assert state.default_timeout() == 600
+    assert wait.default_timeout() == 600
     monkeypatch.setenv("HPCREDUCE_TIMEOUT", "1.5")
-    assert state.default_timeout() == 1.5
+    assert wait.default_timeout() == 1.5
 
 
 def test_tags_tell_calls_and_their_order_apart():
