@@ -22,7 +22,8 @@ from hpcreduce.runtime.operations import Array, DType, Operation
 BLOCK = 1 << 20
 """Elements that are read at a time."""
 
-_READ_ERRORS = (MemoryError, OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, NotImplementedError)
+READ_ERRORS = (MemoryError, OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, NotImplementedError)
+"""What reading a damaged file may raise."""
 
 
 class Member(NamedTuple):
@@ -66,8 +67,8 @@ def inspect(path: str) -> list[Member]:
             if not names:
                 raise ValueError("holds no array")
             return [Member(path, name[:-4], *_member_header(archive, name)) for name in names]
-    except _READ_ERRORS as error:
-        raise FileError(f"{path}: {_reason(error)}") from None
+    except READ_ERRORS as error:
+        raise FileError(f"{path}: {reason(error)}") from None
 
 
 def _member_header(archive: zipfile.ZipFile, name: str) -> tuple[tuple[int, ...], DType]:
@@ -76,12 +77,18 @@ def _member_header(archive: zipfile.ZipFile, name: str) -> tuple[tuple[int, ...]
 
 
 def _header(file: Any) -> tuple[tuple[int, ...], DType]:
+    shape, _, dtype = header(file)
+    return shape, dtype
+
+
+def header(file: Any) -> tuple[tuple[int, ...], bool, DType]:
+    """Return shape, whether it is in Fortran order, and dtype of the array that begins here in a file."""
     version = np.lib.format.read_magic(file)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read(file)
+    shape, fortran, dtype = read(file)
     if dtype.hasobject:
         raise ValueError("holds pickled Python objects, which are never loaded")
-    return shape, dtype
+    return shape, fortran, dtype
 
 
 def arrange(members: Sequence[Member], by_name: bool, axis: int | None) -> list[Group]:
@@ -161,8 +168,8 @@ def fold(
                     _fold_whole(result, array, operation, fresh)
                 else:
                     _fold_along(result, np.moveaxis(array, axis, 0), operation, fresh)
-        except _READ_ERRORS as error:
-            raise FileError(f"{member}: {_reason(error)}") from None
+        except READ_ERRORS as error:
+            raise FileError(f"{member}: {reason(error)}") from None
         fresh = False
         step()
     return result
@@ -215,9 +222,10 @@ def write(file: BinaryIO, results: Iterator[tuple[str, Array]], by_name: bool) -
                 np.lib.format.write_array(entry, np.asanyarray(array), allow_pickle=False)
 
 
-def _reason(error: BaseException) -> str:
+def reason(error: BaseException) -> str:
+    """Say in a line why a file cannot be read."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    if "mmap length" in str(error) or isinstance(error, (EOFError, zipfile.BadZipFile)):
+    if "mmap length" in str(error) or "truncated" in str(error) or isinstance(error, (EOFError, zipfile.BadZipFile)):
         return f"the file is damaged or cut short ({error or type(error).__name__})"
     return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -35,6 +35,7 @@ from hpcreduce.commands import (
     quick,
     reduce,
     sbatch,
+    stats,
     tune,
     validate,
 )
@@ -73,6 +74,7 @@ main.add_command(validate.validate_command)
 main.add_command(bench.bench_command)
 main.add_command(tune.tune_command)
 main.add_command(reduce.reduce_command)
+main.add_command(stats.stats_command)
 main.add_command(draw.draw_command)
 main.add_command(predict.predict_command)
 main.add_command(explain.explain_command)

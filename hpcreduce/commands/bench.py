@@ -12,7 +12,7 @@ import click
 
 import hpcreduce
 from hpcreduce.algorithms import ALGORITHMS
-from hpcreduce.commands.console import PICTURES, CommandError, Console, Names, Sizes, need_matplotlib, to_json
+from hpcreduce.commands.console import PICTURES, CommandError, Console, Names, Sizes, need, to_json
 from hpcreduce.errors import FiguresError
 from hpcreduce.measure import bench, cache, comparison, environment, gloo, rivals, samples
 from hpcreduce.measure.bench import Row
@@ -92,7 +92,7 @@ def bench_command(
     old = _read(console, old_path) if old_path else None
     names = _contenders(console, algorithms, dtype, op)
     if plot_path:
-        need_matplotlib()
+        need("matplotlib", "--plot")
     settings: dict[str, Any] = {"iterations": iterations, "warmup": warmup, "one_off": one_off}
     with contextlib.ExitStack() as stack:
         paths = {path for path in (json_path, csv_path, plot_path) if path and path != "-"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import importlib
 import os
 import re
 import sys
@@ -42,12 +43,12 @@ def load_mpi() -> Any:
     return MPI
 
 
-def need_matplotlib() -> None:
-    """Raise CommandError if no picture can be drawn."""
+def need(package: str, option: str) -> None:
+    """Raise CommandError if a package is missing without which an option cannot do its work."""
     try:
-        import matplotlib  # noqa: F401
+        importlib.import_module(package)
     except ImportError:
-        raise CommandError("--plot needs the package matplotlib: pip install matplotlib") from None
+        raise CommandError(f"{option} needs the package {package}: pip install {package}") from None
 
 
 class Console:
@@ -107,15 +108,19 @@ class Console:
                 stack.close()
 
     @contextlib.contextmanager
-    def progress(self, what: str) -> Iterator[Callable[[int, int], None]]:
-        """Yield a function ``(done, total)`` that moves a progress bar: on rank 0 and on a terminal only."""
+    def progress(self, what: str, nbytes: bool = False) -> Iterator[Callable[[int, int], None]]:
+        """Yield a function ``(done, total)`` that moves a progress bar: on rank 0 and on a terminal only.
+
+        `nbytes`: what it counts are bytes, and the bar shows them with their rate.
+        """
         if not (self.first and on_terminal()):
             yield lambda done, total: None
             return
         from rich.console import Console as Terminal
-        from rich.progress import Progress
+        from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
 
-        with Progress(console=Terminal(stderr=True, force_terminal=True), transient=True) as bar:
+        columns = [*Progress.get_default_columns(), *((DownloadColumn(), TransferSpeedColumn()) if nbytes else ())]
+        with Progress(*columns, console=Terminal(stderr=True, force_terminal=True), transient=True) as bar:
             task = bar.add_task(what, total=None)
             yield lambda done, total: bar.update(task, completed=done, total=total)
 

@@ -13,7 +13,7 @@ import hpcreduce
 from hpcreduce.algorithms import ALGORITHMS
 from hpcreduce.analysis import network, predict
 from hpcreduce.analysis.predict import Prediction
-from hpcreduce.commands.console import PICTURES, Names, Sizes, lone_file, need_matplotlib, to_json
+from hpcreduce.commands.console import PICTURES, Names, Sizes, lone_file, need, to_json
 from hpcreduce.runtime import launch
 from hpcreduce.units import format_bytes, format_seconds, plural
 
@@ -62,7 +62,7 @@ def predict_command(
     if plot_path and not plot_path.endswith(PICTURES):
         raise click.UsageError(f"the picture {plot_path} must end in {', '.join(PICTURES)}")
     if plot_path:
-        need_matplotlib()
+        need("matplotlib", "--plot")
     described = network.read(text)
     ranks = len(described.hosts) * described.ranks_per_host if ranks is None else ranks
     described.place(ranks)

@@ -2,8 +2,8 @@
 
 Rules that hold here:
 
-1. A *shard* is a piece of one file that one rank reads as a whole; shards are numbered over all files in their canonical
-   order, the same on every rank. A value is found again as (shard, row in the shard).
+1. A *shard* is a piece of one file that one rank reads as a whole; shards are numbered over all files in their
+   canonical order, the same on every rank. A value is found again as (shard, row in the shard).
 2. What is missing (null) is told by a mask; NaN is a value, counted apart.
 3. Nothing here knows MPI or where the data came from.
 """

@@ -1,0 +1,275 @@
+"""``stats``: exact statistics of the columns of tables and arrays, which the ranks read together."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import difflib
+import itertools
+import math
+import os
+import re
+from typing import Any
+
+import click
+
+from hpcreduce.commands.console import CommandError, Console, need, to_json
+from hpcreduce.stats import report, screen, sources
+from hpcreduce.stats.batches import NUMBER
+from hpcreduce.stats.moments import StatsError, Summary, Wanted, summarise
+from hpcreduce.stats.sources import ReadOptions, Source
+from hpcreduce.units import plural
+
+PICTURES = (".png", ".svg")
+TABLES = (".csv", ".parquet")
+BINS = 50
+"""Bins of the histograms that are drawn if no other number is asked for."""
+MOST_BINS = 100_000
+
+
+class Listed(click.ParamType[tuple[str, ...]]):
+    """A comma-separated list of names; one with a comma in it stands in double quotes."""
+
+    name = "names"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        """Split."""
+        if isinstance(value, tuple):
+            return value
+        try:
+            names = next(csv.reader([value], strict=True), [])
+        except csv.Error as error:
+            self.fail(f"{value!r} is no comma-separated list: {error}", param, ctx)
+        if not names:
+            self.fail("no name given", param, ctx)
+        return tuple(dict.fromkeys(names))
+
+
+class Sign(click.ParamType[str]):
+    r"""One character; ``tab`` and ``\t`` are a tab."""
+
+    name = "character"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Read and check."""
+        sign = "\t" if value in ("tab", r"\t") else str(value)
+        if len(sign) != 1 or not sign.isascii() or sign in '"\r\n' or sign.isalnum():
+            self.fail(f"{value!r} is not one character such as , or ; or tab", param, ctx)
+        return sign
+
+
+class Bins(click.ParamType[tuple[int, "float | None", "float | None"]]):
+    """How many bins, and the range: ``20`` or ``20:0:1.5``."""
+
+    name = "bins"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, float | None, float | None]:
+        """Read and check."""
+        if isinstance(value, tuple):
+            return value
+        bins, *edges = value.split(":")
+        if not re.fullmatch(r"[0-9]{1,9}", bins) or not 0 < int(bins) <= MOST_BINS or len(edges) not in (0, 2):
+            self.fail(
+                f"{value!r} is no number of bins from 1 to {MOST_BINS}, or bins and range as 20:0:1.5", param, ctx
+            )
+        if not edges:
+            return int(bins), None, None
+        try:
+            low, high = map(float, edges)
+        except ValueError:
+            self.fail(f"{value!r}: the range is not of two numbers", param, ctx)
+        if not (math.isfinite(low) and math.isfinite(high) and low < high and math.isfinite(high - low)):
+            self.fail(f"{value!r}: the range is not of two numbers, the lower one first", param, ctx)
+        return int(bins), low, high
+
+
+_HELP = {
+    "columns": "Of tables: only these, by name; a name with a comma in double quotes.",
+    "column": "Of arrays without names: only these, by number from 0; give it several times for several.",
+    "dataset": "Of HDF5 files: the dataset to read.",
+    "ddof": "The divisor of variance and covariance is count - ddof: 1 for a sample, 0 for a population.",
+    "moments": (
+        "Also variance, skewness and kurtosis (of the population and of a sample), product, and in which file and row the "
+        "extremes are."
+    ),
+    "covariance": "Also the covariance of each pair of columns.",
+    "histogram": "Counts in equal bins of the range of all values, or of lo to hi, whose ends both belong to it.",
+    "weights": (
+        "Sum, mean, std and var count each row as often as this column says; the divisor is the sum of weights - ddof."
+    ),
+    "nan": "NaN counts apart and is passed over, or makes sum, mean, std, min, max NaN.",
+    "null": "Of CSV: what stands for a missing value, a comma-separated list. The empty field always does.",
+    "thousands": "Of CSV: what stands between thousands, as in 1,234.",
+    "delimiter": "Of CSV: what stands between fields (a character, or tab); by default a comma, in .tsv files a tab.",
+    "decimal": "Of CSV: what stands before the fraction, as in 0,5.",
+    "json": "Write all figures as JSON, or print them instead of the tables.",
+    "output": "Write a row per column; sum, min, max also as text with all digits.",
+    "plot": f"Draw the histograms, of {BINS} bins unless --histogram says otherwise.",
+    "fast": "In floating point: not exact, and the bits depend on ranks and files.",
+}
+
+
+@click.command("stats")
+@click.argument("files", nargs=-1, required=True, metavar="FILES...")
+@click.option("--columns", type=Listed(), metavar="A,B", help=_HELP["columns"])
+@click.option("--column", "indices", type=click.IntRange(0), multiple=True, metavar="I", help=_HELP["column"])
+@click.option("--dataset", metavar="PATH", help=_HELP["dataset"])
+@click.option("--ddof", type=click.IntRange(0, 2**31), default=1, show_default=True, help=_HELP["ddof"])
+@click.option("--moments", is_flag=True, help=_HELP["moments"])
+@click.option("--covariance", is_flag=True, help=_HELP["covariance"])
+@click.option("--histogram", type=Bins(), metavar="BINS[:lo:hi]", help=_HELP["histogram"])
+@click.option("--weights", metavar="COL", help=_HELP["weights"])
+@click.option("--nan", type=click.Choice(["skip", "propagate"]), default="skip", show_default=True, help=_HELP["nan"])
+@click.option("--null-values", type=Listed(), metavar="A,B", help=_HELP["null"])
+@click.option("--thousands", type=Sign(), metavar="CHAR", help=_HELP["thousands"])
+@click.option("--delimiter", type=Sign(), metavar="CHAR", help=_HELP["delimiter"])
+@click.option("--decimal", type=Sign(), default=".", metavar="CHAR", help=_HELP["decimal"])
+@click.option("--json", "json_path", metavar="FILE|-", help=_HELP["json"])
+@click.option("--output", metavar="FILE.csv|parquet", help=_HELP["output"])
+@click.option("--plot", "plot_path", metavar="FILE.png|svg", help=_HELP["plot"])
+@click.option("--fast", is_flag=True, help=_HELP["fast"])
+def stats_command(
+    files: tuple[str, ...],
+    columns: tuple[str, ...] | None,
+    indices: tuple[int, ...],
+    dataset: str | None,
+    ddof: int,
+    moments: bool,
+    covariance: bool,
+    histogram: tuple[int, float | None, float | None] | None,
+    weights: str | None,
+    nan: str,
+    null_values: tuple[str, ...] | None,
+    thousands: str | None,
+    delimiter: str | None,
+    decimal: str,
+    json_path: str | None,
+    output: str | None,
+    plot_path: str | None,
+    fast: bool,
+) -> int:
+    """Count, sum, mean, deviation, extremes of every column.
+
+    FILES are Parquet, CSV or TSV (also .gz), Arrow IPC (Feather), NPY, NPZ or HDF5 files, folders of them, patterns, or
+    - for CSV on stdin. Columns are put together by their names. The ranks share the work; each row is read once.
+
+    Sums, means, deviations and covariances are correctly rounded: the float nearest to the exact value of the data, and
+    so the same for any number of ranks, order of files and split of the rows.
+    """
+    if indices and columns:
+        raise click.UsageError("--column is for arrays without names, --columns for tables: give one of them")
+    _check_signs(delimiter, decimal, thousands)
+    paths = _outputs(json_path, output, plot_path)
+    if plot_path and not histogram:
+        histogram = (BINS, None, None)
+    wanted = Wanted(ddof, moments, covariance, histogram, weights, nan, fast)
+    names = columns or tuple(map(str, dict.fromkeys(indices))) or None
+    options = ReadOptions(names, dataset, null_values, thousands, delimiter, decimal)
+    console = Console()
+    if output:
+        need("pyarrow", "--output")
+    if plot_path:
+        need("matplotlib", "--plot")
+    with contextlib.ExitStack() as stack:
+        opened = {path: stack.enter_context(console.output(path)) for path in sorted(paths)}
+        source = _source(console, files, options, paths, weights)
+        for note in source.notes:
+            console.note(f"note: {note}")
+        summary = _summarise(console, source, wanted, names)
+        origin = report.Origin(source.files, [shard.file for shard in source.shards])
+        document = report.document(summary, origin, moments)
+        if console.first:
+            _write(document, opened, json_path, output)
+            if plot_path:
+                _draw(console, document, opened[plot_path], plot_path)
+    if json_path == "-":
+        console.out(to_json(document))
+    elif console.first:
+        rows, read = plural(summary.rows, "row"), plural(len(source.files), "file")
+        console.out(f"{rows} in {read}, {plural(summary.ranks, 'rank')}\n")
+        for line in screen.lines(document):
+            console.out(line)
+    return 0
+
+
+def _check_signs(delimiter: str | None, decimal: str, thousands: str | None) -> None:
+    """Raise for CSV in which one sign would mean two things."""
+    signs = {"--delimiter": delimiter or ",", "--decimal": decimal, "--thousands": thousands}
+    for first, second in itertools.combinations(signs, 2):
+        if signs[first] == signs[second] and (first, second) != ("--delimiter", "--thousands"):  # fields can be quoted
+            hint = "" if delimiter else "; give a --delimiter"
+            raise click.UsageError(f"{first} and {second} cannot both be {signs[first]!r}{hint}")
+
+
+def _outputs(json_path: str | None, output: str | None, plot_path: str | None) -> set[str]:
+    """Return the paths of the files to write, after a look at their names."""
+    if "-" in (output, plot_path):
+        raise click.UsageError("--output and --plot need a file; only --json can go to stdout")
+    if output and not output.endswith(TABLES):
+        raise click.UsageError(f"the output {output} must end in {' or '.join(TABLES)}")
+    if plot_path and not plot_path.endswith(PICTURES):
+        raise click.UsageError(f"the picture {plot_path} must end in {' or '.join(PICTURES)}")
+    paths = [path for path in (json_path, output, plot_path) if path and path != "-"]
+    if len({os.path.realpath(path) for path in paths}) < len(paths):
+        raise click.UsageError("--json, --output and --plot need a file each, and two are the same")
+    return set(paths)
+
+
+def _source(
+    console: Console, files: tuple[str, ...], options: ReadOptions, paths: set[str], weights: str | None
+) -> Source:
+    """Look at the files; collective."""
+    names = options.columns
+    if names is not None and weights is not None and weights not in names:
+        options = options._replace(columns=(*names, weights))
+    with console.progress("looking", nbytes=True) as progress:
+        source = sources.find(console.comm, files, options, progress)
+    found = {field.name: field for field in source.schema}
+    if weights is not None and weights not in found:
+        near = difflib.get_close_matches(weights, found, 1)
+        raise CommandError(f"--weights: no column {weights!r}{f'; did you mean {near[0]!r}?' if near else ''}")
+    if weights is not None and found[weights].kind != NUMBER:
+        raise CommandError(f"--weights: column {weights!r} is {found[weights].dtype}, expected numbers")
+    errors = []
+    for path in sorted(paths) if console.first else ():
+        if any(os.path.exists(file) and os.path.exists(path) and os.path.samefile(file, path) for file in source.files):
+            errors.append(f"{path} is among the files to read, and would be overwritten; write elsewhere")
+    console.agree(errors)
+    return source
+
+
+def _summarise(console: Console, source: Source, wanted: Wanted, names: tuple[str, ...] | None) -> Summary:
+    """Read and describe; collective."""
+    described = [field for field in source.schema if field.name != wanted.weights or (names and field.name in names)]
+    with console.progress("reading", nbytes=True) as progress:
+        mine = sum(source.shards[number].nbytes for number in source.mine)
+        passes = 1 + (wanted.moments or (wanted.histogram is not None and wanted.histogram[1] is None))
+        done = 0
+
+        def move(nbytes: int) -> None:
+            """All ranks are as far as this one, as far as anybody knows."""
+            nonlocal done
+            done += nbytes
+            progress(done * source.nbytes // max(1, mine), passes * source.nbytes)
+
+        try:
+            return summarise(console.comm, described, lambda columns: source.batches(columns, move), wanted)
+        except StatsError as error:
+            file = source.files[source.shards[error.shard].file] if error.shard is not None else ""
+            raise CommandError(f"{file}: {error}" if file else str(error)) from None
+
+
+def _write(document: dict[str, Any], opened: dict[str, Any], json_path: str | None, output: str | None) -> None:
+    if json_path and json_path != "-":
+        opened[json_path].write(f"{to_json(document)}\n".encode())
+    if output:
+        report.write(document, opened[output], output.rsplit(".", 1)[1])
+
+
+def _draw(console: Console, document: dict[str, Any], file: Any, path: str) -> None:
+    from hpcreduce.stats import plots
+
+    if left_out := plots.histograms(document, file, path.rsplit(".", 1)[1]):
+        console.note(f"note: {path} has no room for {plural(len(left_out), 'column')}, from {left_out[0]!r} on")

@@ -1,0 +1,254 @@
+"""Exact sums of arrays of float64: of the values and their squares, and of products of two and of three arrays.
+
+Rules that hold here:
+
+1. A value is a 53-bit integer times a power of two, so a product of k of them is one of 53 k bits. Products are added
+   up in bins, one for each power of two, and the bins become one Python integer at the end: nothing is ever rounded.
+2. There are two ways, with the same result: loops compiled by numba, and NumPy's bincount. numba takes half a second
+   to load, so the first values go the second way. ``HPCREDUCE_NUMBA=0`` keeps to it.
+3. Compiled loops are kept in a folder of the user's (`cache_folder`), one for each kind of processor and version, each
+   loop with one signature: whoever comes first writes whole files, and who comes at the same time writes the same ones.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hpcreduce.stats import loops
+from hpcreduce.stats.exact import key
+
+LATER = 1 << 20
+"""Values that are summed with NumPy before numba is loaded."""
+
+_MOST = 1 << 20
+"""Values that are summed before bins are emptied, which would overflow at 2^21."""
+
+_BLOCK = 1 << 15
+"""Values that NumPy takes at a time: sums of 2^15 numbers below 2^38 are exact in float64."""
+
+_DIGIT = 18
+"""Bits of a digit of NumPy's way: 3 of them are a mantissa."""
+
+_seen = 0
+
+
+class Deposit(NamedTuple):
+    """What `squares` finds in an array."""
+
+    sum: int
+    squares: int
+    low: int
+    """The lowest and the highest `exact.key` of its finite values; `low` is above `high` if it has none."""
+    high: int
+    special: int
+    """How many of its values are infinite or NaN, and left out."""
+
+
+NOTHING = Deposit(0, 0, key(np.inf), key(-np.inf), 0)
+
+
+def squares(values: np.ndarray) -> Deposit:
+    """Sum the finite ones of float64 values, in units of 2^-1074, and their squares, in units of 2^-2148."""
+    found = NOTHING
+    way = _squares_compiled if _compiled(values.size) else _squares_numpy
+    for part in _slices(values):
+        more = way(np.ascontiguousarray(part))
+        found = Deposit(
+            found.sum + more.sum,
+            found.squares + more.squares,
+            min(found.low, more.low),
+            max(found.high, more.high),
+            found.special + more.special,
+        )
+    return found
+
+
+def products(x: np.ndarray, y: np.ndarray) -> int:
+    """Sum ``x * y`` of finite float64 values, in units of 2^-2148."""
+    return _products([x, y])
+
+
+def triples(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> int:
+    """Sum ``x * y * z`` of finite float64 values, in units of 2^-3222."""
+    return _products([x, y, z])
+
+
+def _products(factors: list[np.ndarray]) -> int:
+    way = _products_compiled if _compiled(factors[0].size) else _products_numpy
+    return sum(way(list(map(np.ascontiguousarray, part))) for part in zip(*map(_slices, factors), strict=True))
+
+
+def _slices(values: np.ndarray) -> list[np.ndarray]:
+    return [values[start : start + _MOST] for start in range(0, values.size, _MOST)]
+
+
+def _compiled(values: int) -> bool:
+    """Whether these values, which come next, go through compiled loops."""
+    global _seen
+    _seen += values
+    return _seen > LATER and compiler() is not None
+
+
+@functools.cache
+def compiler() -> Any:
+    """Return the module numba, or None where it is missing or not wanted."""
+    if os.environ.get("HPCREDUCE_NUMBA") == "0":
+        return None
+    try:
+        import numba
+    except ImportError:
+        return None
+    return numba
+
+
+def cache_folder() -> str | None:
+    """Return the folder of the user's own in which compiled loops are kept, or None where there is none to write to."""
+    import hashlib
+    import tempfile
+
+    import llvmlite.binding as llvm
+
+    numba = compiler()
+    machine = (
+        f"{numba.__version__} {np.__version__} {llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
+    )
+    name = hashlib.sha256(machine.encode()).hexdigest()[:16]
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    for base in os.path.join(home, "hpcreduce"), os.path.join(tempfile.gettempdir(), f"hpcreduce-{os.getuid()}"):
+        folder = os.path.join(base, name)
+        try:
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+            if os.stat(base).st_uid == os.getuid() and os.access(folder, os.W_OK | os.X_OK):
+                return folder  # others could plant code in a folder of theirs
+        except OSError:
+            continue
+    return None
+
+
+@functools.cache
+def _loop(name: str) -> Any:
+    """Return a compiled loop; it is read from the cache if it is there."""
+    numba = compiler()
+    signature = f"void({loops.SIGNATURES[name]})"
+    function = getattr(loops, name)
+    given = numba.config.CACHE_DIR
+    folder = given or cache_folder()
+    if folder:
+        numba.config.CACHE_DIR = folder  # looked at only while the next line runs
+        try:
+            return numba.njit(signature, cache=True)(function)
+        except (OSError, RuntimeError):
+            pass  # a full disk, or a folder that has gone
+        finally:
+            numba.config.CACHE_DIR = given
+    return numba.njit(signature)(function)
+
+
+def _squares_compiled(values: np.ndarray) -> Deposit:
+    bins = np.zeros((2048, 4), np.uint64)
+    found = np.array([NOTHING.low, NOTHING.high, 0], np.int64)
+    _loop("squares")(values.view(np.uint64), bins, found)
+    used = np.flatnonzero(bins[:, 2] | bins[:, 3])  # squares do not cancel
+    rows = bins[used]
+    total = _horner(used, 1, 32, rows[:, :2].view(np.int64))
+    return Deposit(total, _horner(used, 2, 64, rows[:, 2:]), *found.tolist())
+
+
+def _products_compiled(factors: list[np.ndarray]) -> int:
+    count = len(factors)
+    bins = np.zeros((2048 * count, count), np.uint64)
+    _loop("products" if count == 2 else "triples")(*(factor.view(np.uint64) for factor in factors), bins)
+    used = np.flatnonzero(np.bitwise_or.reduce(bins, axis=1))
+    rows = bins[used]
+    high = rows[:, -1:].view(np.int64)  # the last word of each has the sign
+    return _horner(used, 1, 64, rows[:, :-1]) + (_horner(used, 1, 64, high) << 64 * (count - 1))
+
+
+def _horner(exponents: np.ndarray, scale: int, radix: int, words: np.ndarray) -> int:
+    """Return the sum of ``words[i, j] << (scale * exponents[i] + radix * j)``."""
+    total = last = 0
+    for exponent, row in zip(reversed(exponents.tolist()), reversed(words.tolist()), strict=True):
+        number = 0
+        for word in reversed(row):
+            number = (number << radix) + word
+        total = (total << scale * max(0, last - exponent)) + number  # the first time there is nothing to shift
+        last = exponent
+    return total << scale * last
+
+
+def _squares_numpy(values: np.ndarray) -> Deposit:
+    found = NOTHING
+    for start in range(0, values.size, _BLOCK):
+        block = values[start : start + _BLOCK]
+        finite = np.isfinite(block)
+        special = block.size - int(np.count_nonzero(finite))
+        if special:
+            block = block[finite]
+        if block.size:
+            bits = block.view(np.int64)
+            keys = bits ^ (bits >> 63 & np.int64(2**63 - 1))
+            low, high = int(keys.min()), int(keys.max())
+        else:
+            low, high = NOTHING.low, NOTHING.high
+        split = _split(block)
+        found = Deposit(
+            found.sum + _deposit([split]),
+            found.squares + _deposit([split, split]),
+            min(found.low, low),
+            max(found.high, high),
+            found.special + special,
+        )
+    return found
+
+
+def _products_numpy(factors: list[np.ndarray]) -> int:
+    starts = range(0, factors[0].size, _BLOCK)
+    return sum(_deposit([_split(factor[start : start + _BLOCK]) for factor in factors]) for start in starts)
+
+
+def _deposit(factors: list[tuple[np.ndarray, list[np.ndarray]]]) -> int:
+    """Return the exact sum of products of at most _BLOCK values, which have been split."""
+    exponents, digits = factors[0]
+    for index, (more, others) in enumerate(factors[1:]):
+        exponents = exponents + more
+        if index:
+            digits = _carried(digits)
+        product: list[Any] = [0.0] * (len(digits) + 2)
+        for i, digit in enumerate(digits):
+            for j, other in enumerate(others):
+                product[i + j] = product[i + j] + digit * other
+        digits = product
+    if not exponents.size:
+        return 0
+    lowest = int(exponents.min())
+    exponents = exponents - lowest
+    sums = np.array([np.bincount(exponents, digit) for digit in digits]).T.astype(np.int64)
+    used = np.flatnonzero(np.bitwise_or.reduce(sums, axis=1))
+    return _horner(used, 1, _DIGIT, sums[used]) << lowest
+
+
+def _split(values: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Return the exponents, 0 for subnormal numbers, and three signed digits of the mantissas."""
+    bits = values.view(np.int64)
+    exponents = bits >> 52 & 2047
+    mantissas = (bits & ((1 << 52) - 1)) | (exponents > 0).astype(np.int64) << 52
+    mantissas = np.where(bits < 0, -mantissas, mantissas)
+    low = mantissas & ((1 << _DIGIT) - 1)
+    middle = mantissas >> _DIGIT & ((1 << _DIGIT) - 1)
+    digits = [digit.astype(np.float64) for digit in (low, middle, mantissas >> 2 * _DIGIT)]
+    return np.maximum(exponents, 1) - 1, digits
+
+
+def _carried(digits: list[np.ndarray]) -> list[np.ndarray]:
+    """Return the same numbers in digits that are below 2^18 again."""
+    carry: Any = np.int64(0)
+    result = []
+    for digit in digits:
+        carry = carry + digit.astype(np.int64)
+        result.append((carry & ((1 << _DIGIT) - 1)).astype(np.float64))
+        carry = carry >> _DIGIT
+    return [*result, carry.astype(np.float64)]

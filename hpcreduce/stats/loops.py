@@ -1,0 +1,149 @@
+"""The loops that numba compiles: plain functions of arrays, on the bits of float64 values.
+
+Rules that hold here:
+
+1. All integers are uint64, wrapping around; a signed sum is read as int64 by whoever gets it. (numba would make a float
+   of uint64 and int64 together.)
+2. Bins have a row for each power of two, that of the lowest bit of the product, and a word for each 64 bits of the sum;
+   but the plain sums of `squares` are those of the lower 32 bits of the mantissas, and of the upper 21.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+SIGNATURES = {
+    "squares": "uint64[::1], uint64[:,::1], int64[::1]",
+    "products": "uint64[::1], uint64[::1], uint64[:,::1]",
+    "triples": "uint64[::1], uint64[::1], uint64[::1], uint64[:,::1]",
+}
+"""Name -> its arguments, for numba."""
+
+_ZERO, _ONE = np.uint64(0), np.uint64(1)
+_FRACTION, _HIDDEN, _LOW = np.uint64((1 << 52) - 1), np.uint64(1 << 52), np.uint64((1 << 32) - 1)
+_SPECIAL, _TO_EXPONENT, _TO_SIGN = np.uint64(2047), np.uint64(52), np.uint64(63)
+_HALF, _UP, _DOWN = np.uint64(32), np.uint64(33), np.uint64(31)
+
+
+def squares(x: Any, bins: Any, found: Any) -> None:
+    """Add values to words 0 and 1 and their squares to words 2 and 3; `found`: lowest key, highest key, not finite."""
+    lowest, highest, special = found[0], found[1], 0
+    for i in range(x.size):
+        bits = x[i]
+        exponent = bits >> _TO_EXPONENT & _SPECIAL
+        if exponent == _SPECIAL:
+            special += 1
+            continue
+        mantissa = bits & _FRACTION
+        if exponent:
+            mantissa |= _HIDDEN
+            exponent -= _ONE
+        sign = _ZERO - (bits >> _TO_SIGN)
+        key = np.int64(bits ^ (sign >> _ONE))
+        if key < lowest:
+            lowest = key
+        if key > highest:
+            highest = key
+        low, high = mantissa & _LOW, mantissa >> _HALF
+        bins[exponent, 0] += (low ^ sign) - sign
+        bins[exponent, 1] += (high ^ sign) - sign
+        square, cross = low * low, low * high
+        lower = square + (cross << _UP)
+        upper = high * high + (cross >> _DOWN)
+        if lower < square:
+            upper += _ONE
+        total = bins[exponent, 2] + lower
+        if total < lower:
+            upper += _ONE
+        bins[exponent, 2] = total
+        bins[exponent, 3] += upper
+    found[0], found[1] = lowest, highest
+    found[2] += special
+
+
+def products(x: Any, y: Any, bins: Any) -> None:
+    """Add ``x * y`` of finite values, in two words."""
+    for i in range(x.size):
+        exponent, a = x[i] >> _TO_EXPONENT & _SPECIAL, x[i] & _FRACTION
+        if exponent:
+            a |= _HIDDEN
+            exponent -= _ONE
+        other, b = y[i] >> _TO_EXPONENT & _SPECIAL, y[i] & _FRACTION
+        if other:
+            b |= _HIDDEN
+            exponent += other - _ONE
+        a_low, a_high, b_low, b_high = a & _LOW, a >> _HALF, b & _LOW, b >> _HALF
+        square, cross = a_low * b_low, a_low * b_high + a_high * b_low  # below 2^54
+        lower = square + (cross << _HALF)
+        upper = a_high * b_high + (cross >> _HALF)
+        if lower < square:
+            upper += _ONE
+        if (x[i] ^ y[i]) >> _TO_SIGN:
+            lower = _ZERO - lower
+            upper = ~upper
+            if lower == _ZERO:
+                upper += _ONE
+        total = bins[exponent, 0] + lower
+        if total < lower:
+            upper += _ONE
+        bins[exponent, 0] = total
+        bins[exponent, 1] += upper
+
+
+def triples(x: Any, y: Any, z: Any, bins: Any) -> None:
+    """Add ``x * y * z`` of finite values, in three words."""
+    for i in range(x.size):
+        exponent, a = x[i] >> _TO_EXPONENT & _SPECIAL, x[i] & _FRACTION
+        if exponent:
+            a |= _HIDDEN
+            exponent -= _ONE
+        other, b = y[i] >> _TO_EXPONENT & _SPECIAL, y[i] & _FRACTION
+        if other:
+            b |= _HIDDEN
+            exponent += other - _ONE
+        other, c = z[i] >> _TO_EXPONENT & _SPECIAL, z[i] & _FRACTION
+        if other:
+            c |= _HIDDEN
+            exponent += other - _ONE
+        a_low, a_high, b_low, b_high = a & _LOW, a >> _HALF, b & _LOW, b >> _HALF
+        # Five digits of 32 bits of a * b * c, one after the other.
+        digit = a_low * b_low
+        p0 = digit & _LOW
+        digit = (digit >> _HALF) + a_low * b_high + a_high * b_low
+        p1 = digit & _LOW
+        digit = (digit >> _HALF) + a_high * b_high
+        p2, p3 = digit & _LOW, digit >> _HALF
+        c_low, c_high = c & _LOW, c >> _HALF
+        digit = p0 * c_low
+        first = digit & _LOW
+        digit = (digit >> _HALF) + p0 * c_high
+        over = p1 * c_low
+        digit += over & _LOW
+        first |= (digit & _LOW) << _HALF
+        digit = (digit >> _HALF) + (over >> _HALF) + p1 * c_high
+        over = p2 * c_low
+        digit += over & _LOW
+        second = digit & _LOW
+        digit = (digit >> _HALF) + (over >> _HALF) + p2 * c_high
+        over = p3 * c_low
+        digit += over & _LOW
+        second |= (digit & _LOW) << _HALF
+        third = (digit >> _HALF) + (over >> _HALF) + p3 * c_high
+        if (x[i] ^ y[i] ^ z[i]) >> _TO_SIGN:
+            first, second, third = _ZERO - first, ~second, ~third
+            if first == _ZERO:
+                second += _ONE
+                if second == _ZERO:
+                    third += _ONE
+        total = bins[exponent, 0] + first
+        carry = _ONE if total < first else _ZERO
+        bins[exponent, 0] = total
+        total = bins[exponent, 1] + second
+        over = _ONE if total < second else _ZERO
+        total += carry
+        if total < carry:
+            over = _ONE
+        bins[exponent, 1] = total
+        bins[exponent, 2] += third + over

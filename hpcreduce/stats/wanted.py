@@ -1,0 +1,75 @@
+"""What can be asked of a table whose rows lie on many ranks, and what is told of it.
+
+Rules that hold here:
+
+1. Every figure says what it promises: ``exact``, ``correctly rounded`` (the float nearest to the exact figure of the
+   values given), ``same bits`` (rounded on the way, but the same for any number of ranks, parts and order of rows) or
+   ``approximate``.
+2. The count is that of values that are neither missing nor NaN. NaN is counted apart.
+3. What ranks tell each other is a number of integers that depends on the columns alone, not on the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+EXACT, ROUNDED, SAME, APPROXIMATE = "exact", "correctly rounded", "same bits", "approximate"
+"""What a figure can promise."""
+
+
+class Wanted(NamedTuple):
+    """Which statistics are asked for."""
+
+    ddof: int = 1
+    moments: bool = False
+    covariance: bool = False
+    histogram: tuple[int, float | None, float | None] | None = None
+    """Bins, and the range; without one it is that of all values."""
+    weights: str | None = None
+    """The column that says how often each row counts."""
+    nan: str = "skip"
+    """``skip``, or ``propagate``: one NaN makes the sum, the mean, the extremes, ... NaN."""
+    fast: bool = False
+
+
+class Described(NamedTuple):
+    """What is known of one column; None for what does not exist or was not asked for."""
+
+    kind: str
+    dtype: str
+    count: int  # type: ignore[assignment]
+    null: int
+    nan: int = 0
+    sum: int | float | None = None
+    mean: float | None = None
+    var: float | None = None
+    std: float | None = None
+    min: int | float | str | bool | None = None
+    max: int | float | str | bool | None = None
+    argmin: tuple[int, int] | None = None
+    """(shard, row in the shard), the lowest on ties."""
+    argmax: tuple[int, int] | None = None
+    product: int | float | None = None
+    skewness: float | None = None
+    sample_skewness: float | None = None
+    kurtosis: float | None = None
+    sample_kurtosis: float | None = None
+    histogram: tuple[np.ndarray, np.ndarray] | None = None
+    """Edges and counts."""
+    promises: Mapping[str, str] = {}
+    """For each figure that is there, what it promises."""
+
+
+class Summary(NamedTuple):
+    """What is known of a table."""
+
+    rows: int
+    ranks: int
+    shard_rows: list[int]
+    """The rows of each shard, up to the last one that has any."""
+    columns: dict[str, Described]
+    covariance: tuple[list[str], np.ndarray] | None = None
+    """The names of the number columns, and the matrix; NaN where a pair has too few rows."""
