@@ -76,8 +76,7 @@ def script(
         if not word.isprintable():
             raise BatchError(f"expected printable arguments, found {word!r}")
     lines = template.splitlines()
-    own = dict(line[len("#SBATCH --") :].partition("=")[::2] for line in lines if line.startswith("#SBATCH --"))
-    header = _agree(own, given)
+    header = _agree(options_of(template), given)
     start = next(i for i, line in enumerate(lines) if line.startswith("source "))
     comments = [line for line in lines[1:start] if line.startswith("# ") or line == "#"]
     purpose = comments[: comments.index("#")] if "#" in comments else comments
@@ -143,24 +142,45 @@ def seconds_of(text: str) -> int:
     return seconds
 
 
-def refusal(said: str, options: Mapping[str, str | int | None], partitions: str) -> str:
-    r"""Return on one line why sbatch refused a script, and what to do.
+def misfit(options: Mapping[str, str], partitions: str) -> str:
+    """Return why no node of a partition can hold what is asked for, or nothing; Slurm may let such a job wait for ever.
 
     Parameters
     ----------
-    said : str
-        What sbatch printed.
-    options : mapping
-        Those that were asked for.
+    options : mapping of str to str
+        Of the script, by their long names.
     partitions : str
-        Names and CPUs of a node of the partitions that there are, or nothing.
+        Lines of name (the default one with a star), CPUs of a node and number of nodes, as sinfo prints them.
 
-    >>> refusal("sbatch: error: invalid partition: x\nsbatch: error: Job submission failed", {}, "main (4)")
-    'invalid partition: x; Job submission failed; partitions, with CPUs of a node: main (4)'
+    >>> misfit({"nodes": "2", "ntasks-per-node": "8"}, "main* 4 3\\nbig 16 2")
+    '8 CPUs on a node are more than the 4 of partition main'
+    >>> misfit({"nodes": "2", "ntasks-per-node": "8", "partition": "big"}, "main* 4 3\\nbig 16 2")
+    ''
     """
-    lines = [re.sub(r"^sbatch: (error: )?", "", line).strip() for line in said.splitlines()]
-    reason = "; ".join(dict.fromkeys(line for line in lines if line)) or "it did not say why"
-    each = int(options.get("ntasks-per-node") or 1) * int(options.get("cpus-per-task") or 1)
-    if re.search(r"configuration is not available|CPU count|processors", reason):
-        reason += f"; {each} CPUs on a node were asked for"
-    return reason + (f"; partitions, with CPUs of a node: {partitions}" if partitions else "")
+    rows = [line.split() for line in partitions.splitlines()]
+    rows = [row for row in rows if len(row) == 3 and row[1].isdecimal() and row[2].isdecimal()]
+    asked = options.get("partition")
+    if not rows or (asked and "," in asked):
+        return ""
+    there = [row for row in rows if (row[0].rstrip("*") == asked if asked else row[0].endswith("*"))]
+    if not there:
+        names = ", ".join(dict.fromkeys(row[0].rstrip("*") for row in rows))
+        return f"unknown partition {asked}: there are {names}" if asked else f"give a --partition: {names}"
+    name = there[0][0].rstrip("*")
+    most, nodes = max(int(row[1]) for row in there), sum(int(row[2]) for row in there)
+    cpus = int(options.get("ntasks-per-node", 1)) * int(options.get("cpus-per-task", 1))
+    if cpus > most and "overcommit" not in options:
+        return f"{cpus} CPUs on a node are more than the {most} of partition {name}"
+    if options.get("nodes", "").isdecimal() and int(options["nodes"]) > nodes:
+        return f"{options['nodes']} nodes are more than the {nodes} of partition {name}"
+    return ""
+
+
+def options_of(text: str) -> dict[str, str]:
+    """Return the options of sbatch in a script, by their long names."""
+    found = {}
+    for line in text.splitlines():
+        if line.startswith("#SBATCH --"):
+            name, _, value = line.removeprefix("#SBATCH --").partition("=")
+            found[name] = "".join(shlex.split(value))
+    return found

@@ -73,15 +73,17 @@ joins() {
     [ "$sizes" = "$count" ]
 }
 
-# choose_launcher: srun where it and the library share a PMI, mpirun elsewhere; say which, and why.
+# choose_launcher: what comes with an MPI library from PyPI or conda is started by its own mpirun, which starts its daemons
+# by srun: Slurm's PMI need not fit it, and one that seems to (PMI-2 and MPICH) was seen to garble what it is told. For the
+# system's library, srun with the PMI by which two tasks find each other.
 choose_launcher() {
     local name offered type why
     name=$(library 2>&1) || fail "Python finds no MPI library (${name##*$'\n'}): set HPCREDUCE_MODULES or HPCREDUCE_VENV"
     if [ -n "${HPCREDUCE_LAUNCHER:-}" ]; then
         read -ra launcher <<<"$HPCREDUCE_LAUNCHER"
         why="since HPCREDUCE_LAUNCHER says so"
-    elif [[ $name == "Open MPI"*"of Python's environment" ]]; then
-        why="since it has a PMIx of its own, which need not fit Slurm's"
+    elif [[ $name == *"of Python's environment" ]]; then
+        why="since it is not made for this Slurm"
     else
         offered=$(srun --mpi=list 2>&1)
         [[ $name == "Open MPI"* ]] && type=pmix || type="cray_shasta pmi2 pmix"
@@ -96,7 +98,7 @@ choose_launcher() {
     if [ ${#launcher[@]} -eq 0 ]; then
         command -v mpirun >/dev/null || fail "no mpirun on PATH, and srun has no PMI that fits $name"
         launcher=(mpirun -n "$tasks")
-        # It would keep all threads of a rank on one core.
+        # Open MPI would keep all threads of a rank on one core.
         [[ $name != "Open MPI"* || $threads == 1 ]] || launcher+=(--bind-to none)
         why=${why:-since srun has no PMI that fits it}
     fi
@@ -160,12 +162,13 @@ launch_again() {
 }
 
 seen() {
-    local missing
+    local said missing
     # shellcheck disable=SC2016 # for the shells on the nodes
-    missing=$(timeout 120 srun --mpi=none --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" \
+    said=$(timeout 120 srun --mpi=none --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" \
         --ntasks-per-node=1 --cpus-per-task=1 bash -c 'for file; do
             [ -e "$file" ] || compgen -G "$file" >/dev/null || echo "node $SLURMD_NODENAME does not see $file"
-        done' bash "$@" </dev/null 2>&1 | sort | head -n 3)
+        done' bash "$@" </dev/null 2>&1) || fail "srun cannot look for the data on all nodes: ${said##*$'\n'}"
+    missing=$(grep "^node .* does not see " <<<"$said" | sort | head -n 3)
     [ -z "$missing" ] || fail "${missing//$'\n'/, }: data must lie in a file system that all nodes share"
 }
 

@@ -132,9 +132,10 @@ def _finish() -> None:
 
 def _refuse(message: str, status: int) -> int:
     """Every rank is here with the same message: print it once, and leave together."""
-    mpi: Any = None
+    mpi: Any = sys.modules.get("mpi4py.MPI")
     with contextlib.suppress(HpcreduceError):
-        mpi = console.load_mpi()
+        if launch.launcher(os.environ):  # a login node may have no MPI that can be started
+            mpi = console.load_mpi()
     rank = mpi.COMM_WORLD.rank if mpi and mpi.COMM_WORLD.size > 1 else launch.rank(os.environ)
     if rank == 0:
         click.echo(f"hpcreduce: error: {message}", err=True)

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from hpcreduce import batch
-from hpcreduce.commands.console import CommandError
+from hpcreduce.commands.console import LoneError
 from hpcreduce.errors import BatchError
 from hpcreduce.runtime import launch
 
@@ -108,7 +108,7 @@ def sbatch_command(
         return 0
     if submit:
         _seen(kind, arguments)
-        click.echo(_submit(text, options))
+        click.echo(_submit(text))
     else:
         click.echo(text, nl=False)
     return 0
@@ -133,29 +133,31 @@ def _seen(kind: str, arguments: tuple[str, ...]) -> None:
     files = arguments[: next((i for i, word in enumerate(arguments) if word.startswith("-")), len(arguments))]
     for file in files:
         if not os.path.exists(file) and not glob.glob(file):
-            raise CommandError(f"there is no file, folder or pattern {file}")
+            raise LoneError(f"there is no file, folder or pattern {file}")
         if os.path.abspath(file).startswith(_ON_EACH_NODE):
             click.echo(f"note: {file} lies in a folder that each node usually has for itself", err=True)
 
 
-def _submit(text: str, options: dict[str, str | int | None]) -> str:
+def _submit(text: str) -> str:
     """Submit a script and return what to tell."""
     if not shutil.which("sbatch"):
-        raise CommandError("no sbatch on PATH: submit on a login node of a cluster with Slurm, or leave out --submit")
-    try:
-        done = subprocess.run(["sbatch", "--parsable"], input=text, capture_output=True, text=True, timeout=_PATIENCE)
-    except (OSError, subprocess.TimeoutExpired):
-        raise CommandError(f"sbatch did not answer within {_PATIENCE} s: is Slurm's controller up?") from None
+        raise LoneError("no sbatch on PATH: submit on a login node of a cluster with Slurm, or leave out --submit")
+    partitions = _ask(["sinfo", "--noheader", "--exact", "--format=%P %c %D"])
+    if reason := batch.misfit(batch.options_of(text), partitions.stdout):
+        raise LoneError(reason)
+    done = _ask(["sbatch", "--parsable"], text)
     if done.returncode:
-        raise CommandError(f"sbatch refuses the job: {batch.refusal(done.stderr, options, _partitions())}")
+        reasons = (line.removeprefix("sbatch: ").removeprefix("error: ") for line in done.stderr.splitlines())
+        raise LoneError(f"sbatch refuses the job: {'; '.join(reasons) or 'it does not say why'}")
     job = done.stdout.strip().partition(";")[0]
     return f"job {job}: squeue -j {job} shows it, scancel {job} ends it"
 
 
-def _partitions() -> str:
-    """Return the partitions, and how many CPUs their nodes have, as far as Slurm says."""
+def _ask(command: list[str], text: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a client of Slurm."""
     try:
-        done = subprocess.run(["sinfo", "-h", "-o", "%R (%c)"], capture_output=True, text=True, timeout=_PATIENCE)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return ", ".join(done.stdout.splitlines())
+        return subprocess.run(command, input=text, capture_output=True, text=True, timeout=_PATIENCE)
+    except FileNotFoundError:
+        return subprocess.CompletedProcess(command, 1, "", f"no {command[0]} on PATH")
+    except subprocess.TimeoutExpired:
+        raise LoneError(f"{command[0]} did not answer within {_PATIENCE} s: is Slurm's controller up?") from None

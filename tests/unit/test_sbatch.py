@@ -129,7 +129,7 @@ def cli(tmp_path, monkeypatch):
     def cli(*words, sbatch=None):
         monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin" if sbatch else str(tmp_path))
         if sbatch:
-            for name, does in {"sbatch": f"cat >got; {sbatch}", "sinfo": "echo 'main (4)'"}.items():
+            for name, does in {"sbatch": f"cat >got; {sbatch}", "sinfo": "echo 'main* 4 3'"}.items():
                 (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
                 (tmp_path / name).chmod(0o755)
         return CliRunner().invoke(commands.main, ["sbatch", *words], standalone_mode=False)
@@ -161,13 +161,19 @@ def test_submitted(cli, tmp_path):
         (["bench", "--submit"], None, "no sbatch on PATH"),
         (
             ["bench", "--submit", "--partition", "x"],
-            "echo 'sbatch: error: invalid partition specified: x' >&2; exit 1",
-            "invalid partition specified: x; partitions, with CPUs of a node: main (4)",
+            "echo 12",
+            "unknown partition x: there are main",
         ),
         (
             ["bench", "--submit", "--ntasks-per-node", "99"],
-            "echo 'sbatch: error: Requested node configuration is not available' >&2; exit 1",
-            "99 CPUs on a node were asked for; partitions, with CPUs of a node: main (4)",
+            "echo 12",
+            "99 CPUs on a node are more than the 4 of partition main",
+        ),
+        (["bench", "--submit", "--nodes", "4"], "echo 12", "4 nodes are more than the 3 of partition main"),
+        (
+            ["bench", "--submit", "--account", "x"],
+            "echo 'sbatch: error: Invalid account' >&2; echo 'sbatch: error: failed' >&2; exit 1",
+            "sbatch refuses the job: Invalid account; failed",
         ),
         (["bench", "--nodes", "0"], None, "--nodes"),
         (["bench", "--", "--nosuch"], None, "--nosuch"),
@@ -233,17 +239,18 @@ def env(tmp_path):
 @pytest.mark.parametrize(
     ("library", "sizes", "variables", "launcher"),
     [
-        ("Open MPI v5.0.11 of Python's environment", "2 2", {}, "mpirun -n 4, since it has a PMIx of its own"),
+        ("Open MPI v5.0.11 of Python's environment", "2 2", {}, "mpirun -n 4, since it is not made for this Slurm"),
         ("Open MPI v4.1.6 of the system", "2 2", {}, "srun --mpi=pmix --kill-on-bad-exit=1, since two tasks found"),
         ("Open MPI v4.1.6 of the system", "1 1", {}, "mpirun -n 4, since srun has no PMI that fits it"),
-        ("MPICH Version: 5.0.2 of Python's environment", "2 2", {}, "srun --mpi=pmi2 --kill-on-bad-exit=1, since two"),
+        ("MPICH Version: 5.0.2 of Python's environment", "2 2", {}, "mpirun -n 4, since it is not made for this Slurm"),
+        ("MPICH Version: 4.1 of the system", "2 2", {}, "srun --mpi=pmi2 --kill-on-bad-exit=1, since two"),
         ("MPICH Version: 5.0.2 of the system", "1 1", {}, "mpirun -n 4, since srun has no PMI"),
         ("MPICH of the system", "", {"HPCREDUCE_LAUNCHER": "srun --mpi=x"}, "srun --mpi=x, since HPCREDUCE_LAUNCHER"),
         (
             "Open MPI v5 of Python's environment",
             "",
             {"SLURM_CPUS_PER_TASK": "2"},
-            "mpirun -n 4 --bind-to none, since it has",
+            "mpirun -n 4 --bind-to none, since it is",
         ),
     ],
 )
