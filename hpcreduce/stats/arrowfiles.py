@@ -62,9 +62,8 @@ def read_parquet(
 
     size = max(1, min(WIDEST, options.block // (8 * max(1, len(columns)))))
     with parquet.ParquetFile(found.where, buffer_size=1 << 18, pre_buffer=False) as file:
-        have = [name for name in columns if name in found.types]
-        for batch in file.iter_batches(size, [place], have, use_threads=False):
-            yield batch.num_rows, {name: batch.column(name) for name in have}, 0
+        for batch in file.iter_batches(size, [place], list(columns), use_threads=False):
+            yield batch.num_rows, {name: batch.column(name) for name in columns}, 0
 
 
 def inspect_ipc(path: str, options: ReadOptions) -> Found:
@@ -93,9 +92,9 @@ def read_ipc(
     with pa.OSFile(found.where) as file:
         names = pa.ipc.open_file(file).schema.names
         file.seek(0)
-        included = [names.index(name) for name in columns if name in found.types]
+        included = [names.index(name) for name in columns]
         reader = pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(use_threads=False, included_fields=included))
-        yield from _parts(reader.get_batch(place), found, columns)
+        yield from _parts(reader.get_batch(place), columns)
 
 
 def inspect_stream(path: str, options: ReadOptions) -> Found:
@@ -118,12 +117,12 @@ def read_stream(
         told = 0
         for batch in pa.ipc.open_stream(file, options=pa.ipc.IpcReadOptions(use_threads=False)):
             nbytes, told = file.tell() - told, file.tell()
-            for rows, arrays, _ in _parts(batch, found, columns):
+            for rows, arrays, _ in _parts(batch, columns):
                 yield rows, arrays, nbytes
                 nbytes = 0
 
 
-def _parts(batch: Any, found: Found, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, Any], int]]:
+def _parts(batch: Any, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, Any], int]]:
     for start in range(0, batch.num_rows, WIDEST):
         part = batch.slice(start, WIDEST)
-        yield part.num_rows, {name: part.column(name) for name in columns if name in found.types}, 0
+        yield part.num_rows, {name: part.column(name) for name in columns}, 0

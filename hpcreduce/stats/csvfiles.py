@@ -101,7 +101,7 @@ def parse(
         return arrow.read_csv(
             pa.BufferReader(data),
             arrow.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=list(layout.names)),
-            arrow.ParseOptions(layout.delimiter.decode(), newlines_in_values=QUOTE in data),
+            arrow.ParseOptions(delimiter=layout.delimiter.decode(), newlines_in_values=QUOTE in data),
             arrow.ConvertOptions(
                 column_types=types,
                 include_columns=list(columns),
@@ -140,15 +140,19 @@ def infer(
     found: Found, place: Any, columns: Sequence[str], options: ReadOptions, progress: Callable[[int], None]
 ) -> dict[str, str]:
     """Read a shard to see what its columns are."""
+    import pyarrow as pa
+
     seen = dict.fromkeys(columns, "null")
     layout: Layout = found.layout
     for begin, data, nbytes in blocks(found.where, layout, place, options.block):
         table = parse(found.where, layout, begin, data, columns, {}, options)
         for name in columns:
-            kind = str(table.schema.field(name).type)
-            if kind == "string" and seen[name] != "string":
-                kind = csvtypes.grouped(table.column(name), options) or kind
-            seen[name] = csvtypes.join(seen[name], kind)
+
+            def text(name: str = name, begin: int = begin, data: bytes = data) -> Any:
+                return parse(found.where, layout, begin, data, [name], {name: pa.string()}, options).column(name)
+
+            if seen[name] != "string" or table.schema.field(name).type != pa.string():
+                seen[name] = csvtypes.join(seen[name], csvtypes.kind(table.column(name), options, text))
         progress(nbytes)
     return seen
 

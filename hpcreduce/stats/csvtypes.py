@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 from hpcreduce.stats import schema
 from hpcreduce.stats.reading import Found, ReadOptions, SourceError
 
 _CHAINS = (
-    ("int64", "double"),
+    ("int64", "negative", "huge", "double"),
+    ("int64", "uint64", "huge", "double"),
     ("date32[day]", "timestamp[s]", "timestamp[ns]"),
     ("timestamp[s, tz=UTC]", "timestamp[ns, tz=UTC]"),
 )
+"""What takes what is before it. ``int64`` has no negative numbers, ``negative`` has; ``huge`` ones fit no type."""
 GROUPED = "grouped "
+"""Before the names of numbers with marks between thousands."""
 
 
 def join(one: str, other: str) -> str:
@@ -29,10 +33,11 @@ def join(one: str, other: str) -> str:
     if one == other or "binary" in (one, other):
         return one if one == other else "binary"
     plain = one.removeprefix(GROUPED), other.removeprefix(GROUPED)
+    prefix = GROUPED if plain != (one, other) else ""
     for chain in _CHAINS:
         if plain[0] in chain and plain[1] in chain:
-            return (GROUPED if plain != (one, other) else "") + max(plain, key=chain.index)
-    return "string"
+            return prefix + max(plain, key=chain.index)
+    return prefix + "huge" if set(plain) == {"negative", "uint64"} else "string"
 
 
 def join_all(one: dict[str, str], other: dict[str, str]) -> dict[str, str]:
@@ -40,15 +45,48 @@ def join_all(one: dict[str, str], other: dict[str, str]) -> dict[str, str]:
     return {name: join(one.get(name, "null"), kind) for name, kind in other.items()}
 
 
-def grouped(values: Any, options: ReadOptions) -> str | None:
+def kind(values: Any, options: ReadOptions, text: Callable[[], Any]) -> str:
+    """Return what values are, by the type that pyarrow has found for them; `text` gives them as text."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    name = str(values.type)
+    if name == "string":
+        return _grouped(values, options) or name
+    if name not in ("int64", "double"):
+        return name
+    least, most = compute.min_max(values).as_py().values()
+    if name == "int64":
+        return _signed(least)
+    if least is None or -(2.0**63) < least <= most < 2.0**63:
+        return name
+    digits = text()
+    if compute.all(compute.match_substring_regex(digits, r"^\s*-?[0-9]+\s*$")).as_py() is False:
+        return name
+    try:
+        digits.cast(pa.uint64())
+        return "uint64"
+    except pa.ArrowInvalid:
+        return "huge"
+
+
+def _signed(least: int | None) -> str:
+    return "int64" if least is None or least >= 0 else "negative"
+
+
+def _grouped(values: Any, options: ReadOptions) -> str | None:
     """Return what text is if all of it is numbers with marks between thousands."""
+    from pyarrow import compute
+
     marks = [options.thousands] if options.thousands else [mark for mark in ",." if mark != options.decimal]
     for mark in marks:
-        for kind in "int64", "double":
-            if ungroup(values.slice(0, 100), mark, options.decimal, kind) is None and kind == "double":
-                break
-            if ungroup(values, mark, options.decimal, kind) is not None:
-                return GROUPED + kind
+        if ungroup(values.slice(0, 100), mark, options.decimal, "double") is None:
+            continue
+        whole = ungroup(values, mark, options.decimal, "int64")
+        if whole is not None:
+            return GROUPED + _signed(compute.min_max(whole)["min"].as_py())
+        if ungroup(values, mark, options.decimal, "double") is not None:
+            return GROUPED + "double"
     return None
 
 
@@ -80,8 +118,14 @@ def typed(found: Found, seen: dict[str, str], options: ReadOptions) -> Found:
     known = {str(kind): kind for kind in (pa.null(), pa.int64(), pa.float64(), pa.bool_(), pa.string())}
     known |= {str(kind): kind for kind in (pa.date32(), pa.time32("s"), pa.timestamp("s"), pa.timestamp("ns"))}
     known |= {str(kind): kind for kind in (pa.timestamp("s", "UTC"), pa.timestamp("ns", "UTC"))}
+    known |= {"negative": pa.int64(), "uint64": pa.uint64(), "huge": pa.float64()}
     kinds = {name: known.get(kind.removeprefix(GROUPED)) for name, kind in seen.items()}
     unknown = {name: "bytes that are no UTF-8 text" for name, kind in kinds.items() if kind is None}
     notes = found.notes + schema.supported(options.columns, unknown)
+    notes += tuple(
+        f"column {name!r} has integers of more than 64 bits, which are read as float64"
+        for name, kind in seen.items()
+        if kind.endswith("huge")
+    )
     types = {name: kind for name, kind in (found.types | kinds).items() if name not in unknown}
     return found._replace(types=types, layout=found.layout._replace(grouped=marked), notes=notes)

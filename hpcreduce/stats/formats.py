@@ -20,7 +20,7 @@ class Format(NamedTuple):
 
     inspect: Callable[[str, ReadOptions], Found]
     read: Callable[..., Iterator[tuple[int, dict[str, Any], int]]]
-    """By what was found, a place in it, the names of columns and the options: yields rows, columns, bytes read."""
+    """By what was found, a place in it, columns that it has and the options: yields rows, columns and bytes read."""
 
 
 FORMATS = {
@@ -70,9 +70,7 @@ def expand(given: Sequence[str]) -> list[str]:
             if os.path.isdir(match):
                 inside = _inside(match)
                 if not inside and len(matched) == 1:
-                    raise SourceError(
-                        f"{match}: the folder has no data files ({', '.join(_ENDINGS)}, or these and .gz)"
-                    )
+                    raise SourceError(f"{match}: no file in the folder ends in {', '.join(_ENDINGS)} or these and .gz")
                 files.update(map(os.path.normpath, inside))
             else:
                 files.add(os.path.normpath(match))
@@ -109,9 +107,7 @@ def inspect(path: str, options: ReadOptions, name: str) -> Found:
     expected = _expected(name)
     kind = by_content or ("HDF5" if expected == "HDF5" else "CSV")
     if by_content is None and expected not in (None, "CSV", "HDF5"):
-        raise SourceError(
-            f"is not {expected}: it begins with {begin!r}" if begin else f"is empty, and so not {expected}"
-        )
+        raise SourceError(f"is not {expected}: " + (f"it begins with {begin!r}" if begin else "it is empty"))
     found = FORMATS[kind].inspect(path, options)
     notes = found.notes
     if expected and kind != expected and {kind, expected} != {"Arrow", "Arrow stream"}:

@@ -16,19 +16,18 @@ from hpcreduce.stats.arrays import Table
 from hpcreduce.stats.reading import Found, ReadOptions, SourceError
 
 
-def _opened(path: str) -> Any:
+def _h5py() -> Any:
     try:
         import h5py
     except ImportError:
         raise SourceError("reading HDF5 needs the package h5py: pip install 'hpcreduce[stats]'") from None
-    return h5py.File(path, "r", locking=False)
+    return h5py
 
 
 def inspect(path: str, options: ReadOptions) -> Found:
     """Look for the dataset in a file."""
-    import h5py
-
-    with _opened(path) as file:
+    h5py = _h5py()
+    with h5py.File(path, "r", locking=False) as file:
         listed: list[str] = []
         file.visititems(lambda name, item: listed.append(f"/{name}") if isinstance(item, h5py.Dataset) else None)
         if not listed:
@@ -52,11 +51,9 @@ def inspect(path: str, options: ReadOptions) -> Found:
 
 
 def _table(name: str, dataset: Any) -> Table:
-    import h5py
-
     if dataset.shape is None:
         raise SourceError(f"the dataset {dataset.name} is empty, without even a shape")
-    text = h5py.check_string_dtype(dataset.dtype)
+    text = _h5py().check_string_dtype(dataset.dtype)
     dtype = np.dtype("U1") if text and text.length is None else dataset.dtype
     return Table(name, dataset.shape, dtype, arrays.columns(name, dataset.shape, dtype))
 
@@ -70,7 +67,7 @@ def read(
     width = max(1, sum(table.dtype.itemsize * int(np.prod(table.shape[1:], dtype=object)) for table in used))
     step = max(1, options.block // width)
     step = max(step // found.grain, 1) * found.grain
-    with _opened(found.where) as file:
+    with _h5py().File(found.where, "r", locking=False) as file:
         sources = [(table, file[f"{wanted}/{table.member}" if table.member else wanted]) for table in used]
         for start in range(*place, step):
             stop = min(start + step, place[1])

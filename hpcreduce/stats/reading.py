@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from hpcreduce.errors import HpcreduceError
 
-NULLS = tuple("#N/A,#N/A N/A,#NA,-1.#IND,-1.#QNAN,1.#IND,1.#QNAN,<NA>,N/A,NA,NULL,None,n/a,null".split(","))
+NULLS: tuple[str, ...] = ("#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "1.#IND", "1.#QNAN", "<NA>")
+NULLS += ("N/A", "NA", "NULL", "None", "n/a", "null")
 """What stands for a missing value in CSV files by default, besides an empty field. (NaN is a value.)"""
 
 

@@ -107,9 +107,8 @@ def choose(files: Sequence[Found], options: ReadOptions) -> list[str]:
         return known
     for wanted in options.columns:
         if wanted not in known:
-            near = difflib.get_close_matches(wanted, known, 1) or [
-                one for one in known if one.lower() == wanted.lower()
-            ]
+            lower = {one.lower(): one for one in reversed(known)}
+            near = [lower[one] for one in difflib.get_close_matches(wanted.lower(), lower, 1)]
             listed = ", ".join(repr(one) for one in known[:10]) + (", ..." if len(known) > 10 else "")
             hint = f"did you mean {near[0]!r}?" if near else f"there are {listed}"
             raise SourceError(f"there is no column {wanted!r} in {_all(files)}; {hint}")
@@ -123,9 +122,10 @@ def _all(files: Sequence[Found]) -> str:
 def agree(files: Sequence[Found], names: Sequence[str]) -> tuple[list[Field], list[Any]]:
     """Return the columns as all files together have them, and their Arrow types."""
     fields, types = [], []
-    filled = [found for found in files if found.rows != 0] or list(files)
+    filled = [found for found in files if found.rows != 0]
     for column in names:
         have = [(found.path, found.types[column]) for found in filled if column in found.types]
+        have = have or [(found.path, found.types[column]) for found in files if column in found.types][:1]
         kind = promote(column, have)
         types.append(kind)
         fields.append(Field(column, _kind(kind) or NUMBER, name(kind)))

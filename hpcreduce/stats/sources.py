@@ -78,8 +78,9 @@ class Source(NamedTuple):
         for number in self.mine:
             shard, row, left = self.shards[number], 0, self.shards[number].nbytes
             found = self.found[shard.file]
+            here = [name for name in names if name in found.types]
             with _told(found.path, number):
-                for rows, arrays, nbytes in FORMATS[found.format].read(found, shard.place, names, self.options):
+                for rows, arrays, nbytes in FORMATS[found.format].read(found, shard.place, here, self.options):
                     if rows:
                         yield Batch(number, row, rows, {name: self._column(name, arrays, rows) for name in names})
                     row += rows
@@ -135,8 +136,10 @@ def find(
     SourceError
         On every rank, with the same text.
     """
-    import pyarrow as pa
-
+    try:
+        import pyarrow as pa
+    except ImportError:
+        raise SourceError("reading tables needs the package pyarrow: pip install 'hpcreduce[stats]'") from None
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)
     options = options or ReadOptions()
@@ -185,8 +188,9 @@ def _inspect(comm: Any, paths: Sequence[str], options: ReadOptions, spool: Any) 
     own, error = [], None
     try:
         for number in range(comm.rank, len(paths), comm.size):  # stdin comes first, so rank 0 takes it
-            name = paths[number]
-            path = f"/proc/self/fd/{spool.fileno()}" if name == STDIN else name
+            path = name = paths[number]
+            if name == STDIN:
+                path, name = f"/proc/self/fd/{spool.fileno()}", "stdin"
             with _told(name, number):
                 own.append((number, formats.inspect(path, options, name)))
     except SourceError as caught:
@@ -234,11 +238,11 @@ def _infer(
     if not any(here.format == "CSV" for here in found):
         return found
     to_do = [number for number in mine if found[pieces[number].file].format == "CSV"]
-    total, done = sum(pieces[number].nbytes for number in to_do), 0
+    total, done, end = sum(pieces[number].nbytes for number in to_do), 0, 0
 
     def step(nbytes: int) -> None:
         nonlocal done
-        done = min(done + nbytes, total)
+        done = min(done + nbytes, end)
         if progress:
             progress(done, total)
 
@@ -248,9 +252,11 @@ def _infer(
         for number in to_do:
             shard = pieces[number]
             here = found[shard.file]
+            end += shard.nbytes
             wanted = [name for name in names if name in here.types]
             with _told(here.path, number):
                 seen = csvfiles.infer(here, shard.place, wanted, options, step)
+            step(end - done)
             own[shard.file] = csvtypes.join_all(own.get(shard.file, {}), seen)
     except SourceError as caught:
         error = caught
