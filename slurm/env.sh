@@ -35,11 +35,15 @@ expand() {
 library() {
     python - <<'END'
 import sys
-import mpi4py
 
-mpi4py.rc.initialize = False
-from mpi4py import MPI
+try:
+    import hpcreduce
+    import mpi4py
 
+    mpi4py.rc.initialize = False
+    from mpi4py import MPI
+except (ImportError, RuntimeError) as error:
+    sys.exit(f"{sys.executable}: {str(error).splitlines()[0]}")
 with open("/proc/self/maps") as maps:
     files = [line.split(maxsplit=5)[5].strip() for line in maps if "/libmpi" in line]
 place = "of Python's environment" if any(file.startswith(sys.prefix + "/") for file in files) else "of the system"
@@ -59,10 +63,10 @@ tasks_and_cpus() {
         ((ranks[i] * threads <= cpus[i])) || fail "${ranks[i]} ranks of $threads CPUs on a node where the job has" \
             "${cpus[i]} CPUs: ask for fewer --ntasks-per-node or --cpus-per-task, or for more --nodes"
     done
-    # One rank, one thread, unless --cpus-per-task says more; srun does not take that over from sbatch.
+    # One rank, one thread, unless --cpus-per-task says more.
     export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$threads} OPENBLAS_NUM_THREADS=${OPENBLAS_NUM_THREADS:-$threads}
     export MKL_NUM_THREADS=${MKL_NUM_THREADS:-$threads} NUMBA_NUM_THREADS=${NUMBA_NUM_THREADS:-$threads}
-    export SRUN_CPUS_PER_TASK=$threads
+    export HPCREDUCE_TASKS=$tasks # which ranks cannot see otherwise: in a step, SLURM_NTASKS is that of the step
 }
 
 # joins TYPE: whether tasks that srun starts with this PMI find each other.
@@ -78,7 +82,8 @@ joins() {
 # system's library, srun with the PMI by which two tasks find each other.
 choose_launcher() {
     local name offered type why
-    name=$(library 2>&1) || fail "Python finds no MPI library (${name##*$'\n'}): set HPCREDUCE_MODULES or HPCREDUCE_VENV"
+    name=$(library 2>&1) || fail "no hpcreduce, or no MPI library, on node $(hostname) (${name##*$'\n'}): set" \
+        "HPCREDUCE_VENV to an environment that all nodes see, or HPCREDUCE_MODULES"
     if [ -n "${HPCREDUCE_LAUNCHER:-}" ]; then
         read -ra launcher <<<"$HPCREDUCE_LAUNCHER"
         why="since HPCREDUCE_LAUNCHER says so"
@@ -102,6 +107,8 @@ choose_launcher() {
         [[ $name != "Open MPI"* || $threads == 1 ]] || launcher+=(--bind-to none)
         why=${why:-since srun has no PMI that fits it}
     fi
+    # srun does not take this over from sbatch, but mpirun's daemons must not: they would get the CPUs of one rank.
+    [[ ${launcher[0]} != srun || -z ${SLURM_CPUS_PER_TASK:-} ]] || export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
     say "ranks: $tasks, CPUs of each: $threads, nodes: $SLURM_JOB_NUM_NODES ($SLURM_JOB_NODELIST)"
     say "$name, started by ${launcher[*]}, $why"
 }
@@ -180,8 +187,6 @@ for module in ${HPCREDUCE_MODULES:-}; do
     module load "$module" || fail "cannot load the module $module (HPCREDUCE_MODULES)"
 done
 [ -z "${HPCREDUCE_VENV:-}" ] || PATH=$HPCREDUCE_VENV/bin:$PATH
-python -c 'import hpcreduce' 2>/dev/null || fail "$(command -v python || echo "no python on PATH, and so it") cannot" \
-    "import hpcreduce on node $(hostname): set HPCREDUCE_VENV to an environment that all nodes see, or HPCREDUCE_MODULES"
 launcher=() running='' reaper='' stopped=''
 folder=$SLURM_SUBMIT_DIR/$SLURM_JOB_NAME-${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}
 mkdir -p "$folder" || fail "cannot make $folder on node $(hostname): submit from a folder that all nodes see"

@@ -30,17 +30,14 @@ def facts(environ: Mapping[str, str], seats: Sequence[Seat]) -> dict[str, str]:
     """
     if not environ.get("SLURM_JOB_ID"):
         return {}
-    asked = {
-        "": environ.get("SLURM_NTASKS", "not asked for"),
-        "on each node": environ.get("SLURM_TASKS_PER_NODE"),
-        "CPUs of each": environ.get("SLURM_CPUS_PER_TASK"),
-    }
+    tasks = _tasks(environ)
+    each = environ.get("SLURM_CPUS_PER_TASK")
     pmi = next((name for name, mark in {"PMIx": "PMIX_RANK", "PMI": "PMI_RANK"}.items() if mark in environ), "none")
     return {
         "Slurm job": f"{environ['SLURM_JOB_ID']} ({environ.get('SLURM_JOB_NAME', 'without a name')})",
         "Slurm nodes": f"{environ.get('SLURM_JOB_NUM_NODES', '?')}: {environ.get('SLURM_JOB_NODELIST', '?')}",
         "Slurm CPUs": environ.get("SLURM_JOB_CPUS_PER_NODE", "?") + " on each node",
-        "Slurm tasks": ", ".join(f"{name}: {value}" if name else value for name, value in asked.items() if value),
+        "Slurm tasks": (f"{tasks}" if tasks else "not told") + (f", CPUs of each: {each}" if each else ""),
         "launcher": f"{launch.launcher(environ) or 'none'}, PMI: {pmi}",
         "binding": _binding(seats),
     }
@@ -70,7 +67,7 @@ def warnings(environ: Mapping[str, str], seats: Sequence[Seat]) -> list[str]:
     if not environ.get("SLURM_JOB_ID"):
         return []
     found = []
-    tasks, nodes = _number(environ, "SLURM_NTASKS"), _number(environ, "SLURM_JOB_NUM_NODES")
+    tasks, nodes = _tasks(environ), _number(environ, "SLURM_JOB_NUM_NODES")
     if tasks and tasks != len(seats):
         found.append(
             f"expected {plural(tasks, 'rank')} (SLURM_NTASKS), found {len(seats)}: start as many as were asked for, by "
@@ -102,6 +99,12 @@ def warnings(environ: Mapping[str, str], seats: Sequence[Seat]) -> list[str]:
             "OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1}"
         )
     return found
+
+
+def _tasks(environ: Mapping[str, str]) -> int | None:
+    """Return how many ranks were asked for; slurm/env.sh tells, since a step of mpirun's daemons has a number of its own."""
+    own = launch.launcher(environ) == "mpirun" and launch.in_step(environ)
+    return _number(environ, "HPCREDUCE_TASKS") or (None if own else _number(environ, "SLURM_NTASKS"))
 
 
 def _number(environ: Mapping[str, str], name: str) -> int | None:

@@ -87,6 +87,12 @@ def launcher(environ: Mapping[str, str]) -> str | None:
     return found.name if found else None
 
 
+def in_step(environ: Mapping[str, str]) -> bool:
+    """Whether this process runs in a step that srun started."""
+    step = _number(environ, "SLURM_STEP_ID")
+    return step is not None and step <= LAST_STEP
+
+
 def check(world_size: int, environ: Mapping[str, str]) -> None:
     """Refuse a process that is alone in its MPI world although its launcher started several.
 

@@ -198,8 +198,7 @@ def test_refused(cli, words, sbatch, said):
 
 PYTHON = """#!/bin/bash
 case $1 in
-    -) echo "$STUB_LIBRARY" ;;
-    -c) [ -z "$STUB_IMPORT" ] ;;
+    -) echo "${STUB_IMPORT:-$STUB_LIBRARY}"; [ -z "$STUB_IMPORT" ] ;;
 esac
 """
 SRUN = """#!/bin/bash
@@ -260,10 +259,17 @@ def test_L01_launcher_is_chosen_by_trial(env, library, sizes, variables, launche
 
 
 def test_threads_are_those_of_the_cpus(env):
-    names = "OMP_NUM_THREADS OPENBLAS_NUM_THREADS MKL_NUM_THREADS NUMBA_NUM_THREADS SRUN_CPUS_PER_TASK"
+    names = "OMP_NUM_THREADS OPENBLAS_NUM_THREADS MKL_NUM_THREADS NUMBA_NUM_THREADS"
     code = f'for name in {names}; do echo "$name ${{!name}}"; done'
     said = env(code, SLURM_CPUS_PER_TASK="2")[1]
     assert all(f"{name} 2\n" in said for name in names.split()), said
+    assert all(
+        (
+            f"-{number}-"
+            in env('echo "-${SRUN_CPUS_PER_TASK:-}-"', HPCREDUCE_LAUNCHER=launcher, SLURM_CPUS_PER_TASK="2")[1]
+        )
+        for launcher, number in {"srun": "2", "mpirun": ""}.items()
+    )
     assert "OMP_NUM_THREADS 1\n" in env(code)[1] and "OMP_NUM_THREADS 3\n" in env(code, OMP_NUM_THREADS="3")[1]
 
 
@@ -274,7 +280,7 @@ def test_threads_are_those_of_the_cpus(env):
         ({"SLURM_STEP_ID": "0"}, ("inside a step of srun", "wait for ever", "sbatch")),
         ({"SLURM_JOB_CPUS_PER_NODE": "2,1"}, ("2 ranks of 1 CPUs", "has 1 CPUs", "--ntasks-per-node")),
         ({"SLURM_CPUS_PER_TASK": "3"}, ("2 ranks of 3 CPUs",)),
-        ({"STUB_IMPORT": "no"}, ("cannot import hpcreduce", "HPCREDUCE_VENV")),
+        ({"STUB_IMPORT": "No module named x"}, ("no hpcreduce", "(No module named x)", "HPCREDUCE_VENV")),
         ({"HPCREDUCE_MODULES": "nosuch"}, ("cannot load the module nosuch",)),
         ({"SLURM_SUBMIT_DIR": "/proc/nosuch"}, ("cannot make /proc/nosuch/it-7", "all nodes see")),
     ],
@@ -318,8 +324,13 @@ def test_facts():
     step = {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "0", "SLURM_STEP_ID": "0", "PMI_RANK": "0"}
     found = facts(JOB | step, APART)
     assert found["Slurm job"] == "7 (it)" and found["Slurm nodes"] == "2: n[1-2]"
-    assert found["Slurm tasks"] == "4, on each node: 2(x2)" and found["launcher"] == "srun, PMI: PMI"
+    assert found["Slurm tasks"] == "4" and found["launcher"] == "srun, PMI: PMI"
     assert found["binding"] == "1 processor for each rank, its own"
+    daemons = JOB | {"SLURM_NTASKS": "2", "SLURM_STEP_ID": "1", "PMI_RANK": "0", "PMI_SIZE": "4"}
+    assert (
+        facts(daemons, APART)["Slurm tasks"] == "not told" and warnings(daemons | {"OMP_NUM_THREADS": "1"}, APART) == []
+    )
+    assert facts(daemons | {"HPCREDUCE_TASKS": "4"}, APART)["Slurm tasks"] == "4"
     assert facts(JOB, [Seat("n1", (0, 1))] * 2)["binding"] == "2 processors for each rank, shared with others"
 
 
