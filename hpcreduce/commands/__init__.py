@@ -34,6 +34,7 @@ from hpcreduce.commands import (
     predict,
     quick,
     reduce,
+    sbatch,
     stats,
     tune,
     validate,
@@ -45,6 +46,7 @@ from hpcreduce.errors import (
     MismatchError,
     PeerError,
 )
+from hpcreduce.finishing import finished
 from hpcreduce.runtime import departure, launch
 
 PROGRAM = "python -m hpcreduce"
@@ -79,6 +81,7 @@ main.add_command(explain.explain_command)
 main.add_command(fit.fit_command)
 main.add_command(doctor.doctor_command)
 main.add_command(info.info_command)
+main.add_command(sbatch.sbatch_command)
 
 
 def run(arguments: Sequence[str], command: click.Command = main, program: str = PROGRAM) -> int:
@@ -90,7 +93,10 @@ def run(arguments: Sequence[str], command: click.Command = main, program: str = 
             contextlib.redirect_stdout(io.StringIO()) if quiet else contextlib.nullcontext(),
             np.errstate(all="ignore"),
         ):
-            return int(command.main(list(arguments), prog_name=program, standalone_mode=False) or 0)
+            status = int(command.main(list(arguments), prog_name=program, standalone_mode=False) or 0)
+            if status == 0:
+                _finish()
+            return status
     except click.ClickException as error:
         if not isinstance(error, click.UsageError):
             return _refuse(error.format_message(), 1)
@@ -120,11 +126,19 @@ def run(arguments: Sequence[str], command: click.Command = main, program: str = 
         return _end_job(error, f"{type(error).__name__}: {error}", 1)
 
 
+def _finish() -> None:
+    """Say that this program has finished, if it ran on ranks: a batch job may want to know."""
+    mpi: Any = sys.modules.get("mpi4py.MPI")
+    if mpi is not None and mpi.Is_initialized():
+        finished(mpi.COMM_WORLD)
+
+
 def _refuse(message: str, status: int) -> int:
     """Every rank is here with the same message: print it once, and leave together."""
-    mpi: Any = None
+    mpi: Any = sys.modules.get("mpi4py.MPI")
     with contextlib.suppress(HpcreduceError):
-        mpi = console.load_mpi()
+        if launch.launcher(os.environ):  # a login node may have no MPI that can be started
+            mpi = console.load_mpi()
     rank = mpi.COMM_WORLD.rank if mpi and mpi.COMM_WORLD.size > 1 else launch.rank(os.environ)
     if rank == 0:
         click.echo(f"hpcreduce: error: {message}", err=True)

@@ -81,6 +81,18 @@ def rank(environ: Mapping[str, str]) -> int:
     return next((rank for rank in ranks if rank is not None), 0)
 
 
+def launcher(environ: Mapping[str, str]) -> str | None:
+    """Return the name of the launcher that started this process, if any is known."""
+    found = _launcher(environ)
+    return found.name if found else None
+
+
+def in_step(environ: Mapping[str, str]) -> bool:
+    """Whether this process runs in a step that srun started."""
+    step = _number(environ, "SLURM_STEP_ID")
+    return step is not None and step <= LAST_STEP
+
+
 def check(world_size: int, environ: Mapping[str, str]) -> None:
     """Refuse a process that is alone in its MPI world although its launcher started several.
 
