@@ -18,7 +18,7 @@ from hpcreduce import sharing
 from hpcreduce.collectives import allreduce_init
 from hpcreduce.gradients.parameters import Parameter
 from hpcreduce.runtime.operations import Array, DType, divide, is_half
-from hpcreduce.runtime.shared import TINY
+from hpcreduce.runtime.rooms import worth_a_look
 from hpcreduce.runtime.state import State
 from hpcreduce.units import plural
 
@@ -80,7 +80,7 @@ class Bucket:
         algorithm, wire, order, timeout = options
         self.shared: Array | None = None
         takes = algorithm in ("auto", "shared") and not (wire or order)
-        if takes and state.shareable and state.size > 1 and count * work.itemsize > TINY:
+        if takes and state.shareable and state.size > 1 and worth_a_look(count * work.itemsize, state.size):
             with contextlib.suppress(MemoryError):  # on all ranks alike
                 self.shared = sharing.empty(comm, count, work, timeout=timeout)
         self.work = np.zeros(count, work) if self.shared is None else self.shared
