@@ -175,6 +175,20 @@ def fold(
     return result
 
 
+def rows(member: Member, axis: int | None, piece: tuple[slice, ...]) -> Iterator[Array]:
+    """Yield what `piece` takes of an array, or of the arrays along an axis, as rows of two-dimensional blocks."""
+    try:
+        with _opened(member) as array:
+            stack = array[None] if axis is None else np.moveaxis(array, axis, 0)
+            count = stack[(slice(0, 1), *piece)].size
+            step = max(1, BLOCK // max(1, count))
+            for start in range(0, len(stack), step):
+                block = stack[(slice(start, start + step), *piece)]
+                yield block.reshape(len(block), count)
+    except READ_ERRORS as error:
+        raise FileError(f"{member}: {reason(error)}") from None
+
+
 def _fold_whole(result: Array, array: Array, operation: Operation, fresh: bool) -> None:
     if not array.ndim:
         result, array = result.reshape(1), array.reshape(1)

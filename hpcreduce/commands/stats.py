@@ -16,7 +16,7 @@ import click
 from hpcreduce.commands.console import CommandError, Console, need, to_json
 from hpcreduce.stats import report, screen, sources
 from hpcreduce.stats.batches import NUMBER
-from hpcreduce.stats.moments import StatsError, Summary, Wanted, summarise
+from hpcreduce.stats.moments import StatsError, Summary, Wanted, passes, summarise
 from hpcreduce.stats.sources import ReadOptions, Source
 from hpcreduce.units import plural
 
@@ -179,7 +179,7 @@ def stats_command(
             console.note(f"note: {note}")
         summary = _summarise(console, source, wanted, names)
         origin = report.Origin(source.files, [shard.file for shard in source.shards])
-        document = report.document(summary, origin, moments)
+        document = report.document(summary, origin, wanted)
         if console.first:
             _write(document, opened, json_path, output)
             if plot_path:
@@ -245,14 +245,13 @@ def _summarise(console: Console, source: Source, wanted: Wanted, names: tuple[st
     described = [field for field in source.schema if field.name != wanted.weights or (names and field.name in names)]
     with console.progress("reading", nbytes=True) as progress:
         mine = sum(source.shards[number].nbytes for number in source.mine)
-        passes = 1 + (wanted.moments or (wanted.histogram is not None and wanted.histogram[1] is None))
         done = 0
 
         def move(nbytes: int) -> None:
             """All ranks are as far as this one, as far as anybody knows."""
             nonlocal done
             done += nbytes
-            progress(done * source.nbytes // max(1, mine), passes * source.nbytes)
+            progress(done * source.nbytes // max(1, mine), passes(wanted) * source.nbytes)
 
         try:
             return summarise(console.comm, described, lambda columns: source.batches(columns, move), wanted)

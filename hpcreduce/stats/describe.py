@@ -37,10 +37,10 @@ def describe(
         The ranks that take part.
     data : array, mapping, table, or an iterable of them
         This rank's rows: a NumPy array (one column, called ``0``), or a two-dimensional one (its columns are called
-        ``0``, ``1``, ...), or a structured one; a mapping from names to arrays of equal length; an Arrow table or record
-        batch, or what gives one (a pandas or Polars frame). An iterable of such batches is read batch by batch. An
-        iterator or generator can be read only once, which does not do for `moments` (unless `fast`) or for a histogram
-        without a range; a function that returns a new one does. `None`: no rows.
+        ``0``, ``1``, ...), or a structured one; a mapping from names to arrays of equal length; an Arrow table or
+        record batch, or what gives one (a pandas or Polars frame). An iterable of such batches is read batch by batch.
+        An iterator or generator can be read only once, which does not do for `moments` (unless `fast`) or for a
+        histogram without a range; a function that returns a new one does. `None`: no rows.
     ddof : int
         The variance is the sum of squares divided by the count less this.
     moments : bool
@@ -99,6 +99,7 @@ def describe(
 
 
 _summarise, _passes = moments.summarise, moments.passes
+_EXPECTED = "an array, a mapping of arrays or an Arrow table"
 
 
 def _reader(data: Any, passes: int) -> tuple[Callable[[], Iterator[Mapping[str, Any]]], Mapping[str, Any] | None]:
@@ -110,9 +111,7 @@ def _reader(data: Any, passes: int) -> tuple[Callable[[], Iterator[Mapping[str, 
     if callable(data):
         return lambda: map(_batch, data()), next(map(_batch, data()), None)
     if not isinstance(data, Iterable):
-        raise TypeError(
-            f"cannot describe {type(data).__name__}; expected an array, a mapping of arrays or an Arrow table"
-        )
+        raise TypeError(f"cannot describe {type(data).__name__}; expected {_EXPECTED}")
     if iter(data) is not data:
         return lambda: map(_batch, data), next(map(_batch, data), None)
     if passes > 1:
@@ -125,9 +124,7 @@ def _reader(data: Any, passes: int) -> tuple[Callable[[], Iterator[Mapping[str, 
 def _batch(data: Any) -> Mapping[str, Any]:
     found = _mapping(data)
     if found is None:
-        raise TypeError(
-            f"cannot describe a batch of type {type(data).__name__}; expected an array, a mapping or a table"
-        )
+        raise TypeError(f"cannot describe a batch of type {type(data).__name__}; expected {_EXPECTED}")
     return found
 
 
@@ -140,9 +137,7 @@ def _mapping(data: Any) -> Mapping[str, Any] | None:
             raise StatsError(f"an array must have one or two dimensions, found shape {data.shape}")
         return {"0": data} if data.ndim == 1 else {str(index): data[:, index] for index in range(data.shape[1])}
     if isinstance(data, Mapping):
-        columns = {
-            str(name): column if hasattr(column, "type") else np.asarray(column) for name, column in data.items()
-        }
+        columns = {str(name): _plain(column) for name, column in data.items()}
         lengths = {name: len(column) for name, column in columns.items()}
         if len(set(lengths.values())) > 1:
             raise StatsError(f"columns differ in length: {lengths}")
@@ -154,6 +149,10 @@ def _mapping(data: Any) -> Mapping[str, Any] | None:
 
         return _mapping(pa.table(data))
     return None
+
+
+def _plain(column: Any) -> Any:
+    return column if hasattr(column, "type") else np.asarray(column)  # Arrow arrays stay what they are
 
 
 def _schema(batch: Mapping[str, Any]) -> list[Field]:

@@ -17,7 +17,7 @@ from hpcreduce.errors import HpcreduceError
 from hpcreduce.related import allgather
 from hpcreduce.stats import exact
 
-NONE = (2**63 - 1,) * 4
+NONE: tuple[int, ...] = (2**63 - 1,) * 4
 """The tuple that `lowest` takes for nothing."""
 
 

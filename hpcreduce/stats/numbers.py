@@ -49,8 +49,8 @@ class Numbers:
         self.counts = np.zeros(0, np.int64)
         self.null = self.nan = self.plus = self.minus = 0
         self.sums = Sums()
-        self.low: tuple[int, ...] = NONE
-        self.high = self.first_plus = self.first_minus = self.low
+        nothing: tuple[int, ...] = NONE
+        self.low = self.high = self.first_plus = self.first_minus = nothing
 
     def integers(self) -> list[int]:
         """Return what is added up over the ranks."""

@@ -3,9 +3,9 @@
 Rules that hold here:
 
 1. A state is an array, or a tuple of arrays, whose shapes and types do not depend on the rows.
-2. Combining is associative, so that any grouping of the ranks gives the same; `check_record` tries that. States are combined
-   in the order of the ranks, along a binomial tree. Where rounding makes it associative only nearly, all ranks get the
-   same bits nevertheless, but other numbers of ranks may get others.
+2. Combining is associative, so that any grouping of the ranks gives the same; `check_record` tries that. States are
+   combined in the order of the ranks, along a binomial tree. Where rounding makes it associative only nearly, all ranks
+   get the same bits nevertheless, but other numbers of ranks may get others.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from hpcreduce.stats import meeting
 from hpcreduce.stats.meeting import StatsError
 
 State = Any
+Layout = list[tuple[tuple[int, ...], np.dtype[Any]]]
 
 
 class Record(NamedTuple):
@@ -88,17 +89,25 @@ def compute(comm: Any, record: Record, batches: Iterable[Any]) -> Any:
             raise StatsError(f"states differ: rank {first} has {layout}, rank {rank} has {other[1]}")
     length = 1 + sum(int(np.prod(shape)) * dtype.itemsize for shape, dtype in layout)
 
+    failed: list[Exception] = []
+
     def combine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         if not (a[0] and b[0]):  # a rank without a batch
             return a if a[0] else b
-        return _packed(_arrays(record.combine(_unpacked(a, layout, single), _unpacked(b, layout, single))), length)
+        try:
+            state = record.combine(_unpacked(a, layout, single), _unpacked(b, layout, single))
+            return _packed(_checked(_arrays(state), layout), length)
+        except Exception as error:  # told when all ranks have met
+            failed.append(error)
+            return a
 
-    mine = _packed(arrays, length)
-    whole = allreduce(comm, mine, op=combine, algorithm="tree", segment=length)
-    result = None
+    whole = allreduce(comm, _packed(arrays, length), op=combine, algorithm="tree", segment=length)
+    results = []
     with meeting.together(comm):
-        result = record.finalize(_unpacked(np.asarray(whole), layout, single))
-    return result
+        if failed:
+            raise failed[0]
+        results.append(record.finalize(_unpacked(np.asarray(whole), layout, single)))
+    return results[0]
 
 
 def check_record(
@@ -173,6 +182,13 @@ def _arrays(state: State) -> list[np.ndarray]:
     return [np.asarray(array) for array in (state if isinstance(state, tuple) else (state,))]
 
 
+def _checked(arrays: list[np.ndarray], layout: Layout) -> list[np.ndarray]:
+    found = [(array.shape, array.dtype) for array in arrays]
+    if found != layout:
+        raise StatsError(f"combine returned a state of {found}, expected {layout}")
+    return arrays
+
+
 def _bytes(state: State) -> list[bytes]:
     return [array.tobytes() for array in _arrays(state)]
 
@@ -183,7 +199,7 @@ def _packed(arrays: Sequence[np.ndarray], length: int) -> np.ndarray:
     return np.frombuffer(data, np.uint8).copy()
 
 
-def _unpacked(data: np.ndarray, layout: Sequence[tuple[tuple[int, ...], np.dtype[Any]]], single: bool) -> State:
+def _unpacked(data: np.ndarray, layout: Layout, single: bool) -> State:
     arrays, start = [], 1
     for shape, dtype in layout:
         count = int(np.prod(shape))

@@ -15,12 +15,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from hpcreduce.stats.batches import NUMBER
-
-if TYPE_CHECKING:
-    from hpcreduce.stats.moments import Described, Summary
+from hpcreduce.stats.wanted import APPROXIMATE, ROUNDED, Described, Summary, Wanted
 
 COUNTS = ("count", "null", "nan")
 NUMBERS = (*COUNTS, "sum", "mean", "std", "var", "min", "max")
@@ -54,13 +52,17 @@ def place(origin: Origin, shard_rows: Sequence[int], found: tuple[int, int] | No
     return origin.files[file], before + row
 
 
-def document(summary: Summary, origin: Origin, moments: bool) -> dict[str, Any]:
+def document(summary: Summary, origin: Origin, wanted: Wanted) -> dict[str, Any]:
     """Return what ``--json`` writes."""
-    columns = {name: _described(summary, origin, moments, column) for name, column in summary.columns.items()}
+    columns = {name: _described(summary, origin, wanted.moments, column) for name, column in summary.columns.items()}
     found: dict[str, Any] = {"rows": summary.rows, "ranks": summary.ranks, "columns": columns}
     if summary.covariance:
         names, matrix = summary.covariance
-        found["covariance"] = {"names": list(names), "matrix": [[plain(value) for value in row] for row in matrix]}
+        found["covariance"] = {
+            "names": list(names),
+            "matrix": [[plain(value) for value in row] for row in matrix],
+            "promise": APPROXIMATE if wanted.fast else ROUNDED,
+        }
     return found
 
 

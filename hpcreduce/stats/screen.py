@@ -58,7 +58,7 @@ def lines(document: Mapping[str, Any]) -> Iterator[str]:
         yield from _fitted(_histograms(drawn, numbers), (), left_out)
     if "covariance" in document:
         yield from _covariance(document["covariance"], left_out)
-    for line in _promises(everything):
+    for line in _promises(document):
         yield from textwrap.wrap(line, WIDTH, subsequent_indent="  ")
     if len(everything) > len(columns):
         left_out[plural(len(everything) - len(columns), "column")] = None
@@ -112,12 +112,15 @@ def _covariance(covariance: Mapping[str, Any], left_out: dict[str, None]) -> Ite
     yield from _fitted(table, (), left_out)
 
 
-def _promises(columns: Mapping[str, Any]) -> Iterator[str]:
+def _promises(document: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line for each promise: which figures it holds for, and of which columns unless of all that have them."""
+    columns = document["columns"]
     held: dict[str, dict[str, list[str]]] = {}
     for name, column in columns.items():
         for figure, promise in column["promises"].items():
             held.setdefault(promise, {}).setdefault(figure, []).append(name)
+    if "covariance" in document:
+        held.setdefault(document["covariance"]["promise"], {})["covariance"] = []
     for promise, figures in held.items():
         parts: dict[str, list[str]] = {}  # which columns -> figures
         for figure, names in figures.items():

@@ -10,7 +10,7 @@ import pyarrow.parquet
 import pytest
 
 from hpcreduce.stats import plots, report, screen
-from hpcreduce.stats.moments import Described, Summary
+from hpcreduce.stats.wanted import Described, Summary, Wanted
 
 ROUNDED = {"count": "exact", "min": "exact", "sum": "correctly rounded", "mean": "correctly rounded"}
 HUGE = 3 * 2**90 + 1
@@ -55,7 +55,7 @@ def strict(text):
 
 def written(columns, **others):
     """Return what a program reads from the JSON."""
-    document = report.document(summary(columns, **others), ORIGIN, "product" in others)
+    document = report.document(summary(columns, **others), ORIGIN, Wanted())
     return strict(json.dumps(document, allow_nan=False))
 
 
@@ -90,13 +90,17 @@ def test_X02_strict_json_of_what_is_no_number():
 def test_what_was_asked_for_besides():
     column = number(**MOMENTS, histogram=(np.array([0.0, 0.5, 1.0]), np.array([3, 4])))
     covariance = (["x", "y"], np.array([[1.0, math.nan], [math.nan, 2.0]]))
-    document = report.document(summary({"x": column, "t": TEXT}, covariance=covariance), ORIGIN, True)
+    document = report.document(summary({"x": column, "t": TEXT}, covariance=covariance), ORIGIN, Wanted(moments=True))
     found = strict(json.dumps(document, allow_nan=False))
     x = found["columns"]["x"]
     assert {name: x[name] for name in report.SHAPES} == {name: MOMENTS[name] for name in report.SHAPES}
     assert (x["argmin"], x["argmax"]) == ({"file": "a.csv", "row": 2}, {"file": "b.csv", "row": 5})
     assert x["histogram"] == {"edges": [0.0, 0.5, 1.0], "counts": [3, 4]}
-    assert found["covariance"] == {"names": ["x", "y"], "matrix": [[1.0, "NaN"], ["NaN", 2.0]]}
+    assert found["covariance"] == {
+        "names": ["x", "y"],
+        "matrix": [[1.0, "NaN"], ["NaN", 2.0]],
+        "promise": "correctly rounded",
+    }
     assert "argmin" not in found["columns"]["t"]
 
 
@@ -116,7 +120,7 @@ def test_tables_with_a_row_per_column():
     whole = WHOLE._replace(**(MOMENTS | {"argmax": None}))
     covariance = (["x", "whole"], np.array([[1.5, -0.1], [-0.1, 2.0]]))
     columns = {"x": column, "whole": whole, "t": TEXT, "wild": WILD}
-    rows, table = tables(report.document(summary(columns, covariance=covariance), ORIGIN, True))
+    rows, table = tables(report.document(summary(columns, covariance=covariance), ORIGIN, Wanted(moments=True)))
     assert list(rows[0]) == list(table[0]) and [row["column"] for row in rows] == list(columns)
     for cells, values, (name, described) in zip(rows, table, columns.items(), strict=True):
         assert values["column"] == name and values["count"] == described.count == int(cells["count"])
@@ -146,7 +150,7 @@ def test_the_table_does_not_tell_the_ranks():
     said = []
     for ranks in 1, 5:
         file = io.BytesIO()
-        report.write(report.document(summary({"x": number()}, ranks=ranks), ORIGIN, False), file, "csv")
+        report.write(report.document(summary({"x": number()}, ranks=ranks), ORIGIN, Wanted()), file, "csv")
         said.append(file.getvalue())
     assert said[0] == said[1]
 
@@ -155,7 +159,7 @@ def shown(columns, moments=False, **others):
     """Return the lines for people, none of which is too long."""
     from rich.cells import cell_len
 
-    lines = list(screen.lines(report.document(summary(columns, **others), ORIGIN, moments)))
+    lines = list(screen.lines(report.document(summary(columns, **others), ORIGIN, Wanted(moments=moments))))
     assert all(cell_len(line) <= 80 and line.isprintable() for line in lines), lines
     return lines
 
@@ -219,7 +223,7 @@ def test_promises_that_differ_name_the_columns():
 def test_pictures(form, start, monkeypatch):
     histogram = (np.linspace(0, 1, 4), np.array([1, 5, 1]))
     columns = {name: number(histogram=histogram) for name in ("price in $ and $x_1", "日本\n", "long " * 20)}
-    document = report.document(summary(columns | {"t": TEXT}), ORIGIN, False)
+    document = report.document(summary(columns | {"t": TEXT}), ORIGIN, Wanted())
     file = io.BytesIO()
     assert plots.histograms(document, file, form) == []
     assert file.getvalue().startswith(start)
