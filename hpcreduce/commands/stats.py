@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import csv
 import difflib
-import itertools
 import math
 import os
 import re
@@ -91,8 +90,8 @@ _HELP = {
     "dataset": "Of HDF5 files: the dataset to read.",
     "ddof": "The divisor of variance and covariance is count - ddof: 1 for a sample, 0 for a population.",
     "moments": (
-        "Also variance, skewness and kurtosis (of the population and of a sample), product, and in which file and row the "
-        "extremes are."
+        "Also variance, skewness and kurtosis (of the population and of a sample), product, and file and row of "
+        "the extremes."
     ),
     "covariance": "Also the covariance of each pair of columns.",
     "histogram": "Counts in equal bins of the range of all values, or of lo to hi, whose ends both belong to it.",
@@ -160,7 +159,7 @@ def stats_command(
     """
     if indices and columns:
         raise click.UsageError("--column is for arrays without names, --columns for tables: give one of them")
-    _check_signs(delimiter, decimal, thousands)
+    _check_signs(files, delimiter, decimal, thousands)
     paths = _outputs(json_path, output, plot_path)
     if plot_path and not histogram:
         histogram = (BINS, None, None)
@@ -194,13 +193,13 @@ def stats_command(
     return 0
 
 
-def _check_signs(delimiter: str | None, decimal: str, thousands: str | None) -> None:
+def _check_signs(files: tuple[str, ...], delimiter: str | None, decimal: str, thousands: str | None) -> None:
     """Raise for CSV in which one sign would mean two things."""
-    signs = {"--delimiter": delimiter or ",", "--decimal": decimal, "--thousands": thousands}
-    for first, second in itertools.combinations(signs, 2):
-        if signs[first] == signs[second] and (first, second) != ("--delimiter", "--thousands"):  # fields can be quoted
-            hint = "" if delimiter else "; give a --delimiter"
-            raise click.UsageError(f"{first} and {second} cannot both be {signs[first]!r}{hint}")
+    commas = delimiter is None and not all(re.search(r"\.(tsv|tab)(\.gz)?$", file, re.IGNORECASE) for file in files)
+    if decimal == ("," if commas else delimiter):
+        raise click.UsageError(f"--delimiter and --decimal cannot both be {decimal!r}; give another --delimiter")
+    if decimal == thousands:
+        raise click.UsageError(f"--decimal and --thousands cannot both be {decimal!r}")
 
 
 def _outputs(json_path: str | None, output: str | None, plot_path: str | None) -> set[str]:
@@ -256,8 +255,17 @@ def _summarise(console: Console, source: Source, wanted: Wanted, names: tuple[st
         try:
             return summarise(console.comm, described, lambda columns: source.batches(columns, move), wanted)
         except StatsError as error:
-            file = source.files[source.shards[error.shard].file] if error.shard is not None else ""
-            raise CommandError(f"{file}: {error}" if file else str(error)) from None
+            raise CommandError(f"{_where(source, error)}{error}") from None
+
+
+def _where(source: Source, error: StatsError) -> str:
+    """Say in which file an error is, and in which row if no shard of the file stands before."""
+    if error.shard is None:
+        return ""
+    owner = source.shards[error.shard].file
+    first = error.shard == 0 or source.shards[error.shard - 1].file != owner
+    row = f", row {error.row} (from 0)" if first and error.row is not None else ""
+    return f"{source.files[owner]}{row}: "
 
 
 def _write(document: dict[str, Any], opened: dict[str, Any], json_path: str | None, output: str | None) -> None:

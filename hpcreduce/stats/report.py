@@ -98,8 +98,8 @@ def write(document: Mapping[str, Any], file: Any, form: str) -> None:
     """Write a row per column of the document to a binary file; `form` is ``csv`` or ``parquet``.
 
     `sum`, `min` and `max` are floats there, as near as can be, and stand again in `sum_text`, `min_text` and `max_text`
-    with every digit of an integer; dates and text stand only there. Histograms in a CSV file are JSON. The number of ranks
-    is left out, so that the same data give the same file on any number of them.
+    with every digit of an integer; dates and text stand only there. Histograms in a CSV file are JSON. The number of
+    ranks is left out, so that the same data give the same file on any number of them.
     """
     import pyarrow
     import pyarrow.csv

@@ -37,6 +37,7 @@ def data(folder):
         "short.h5": b"\x89HDF\r\n\x1a\n" + b"\0" * 50,
         "text.csv": b"alpha\nfive\n",
         "numbers.csv": b"alpha\n5\n",
+        "thousands.csv": b'x\n"1,234"\n"5,678"\n',
         "trailing.csv": b"c1,c2\n1,2,\n3,4,\n",
         "wide.csv": b"u\n18446744073709551615\n",
         "weights.csv": b"alpha,w\n1,1\n2,-1\n",
@@ -66,10 +67,9 @@ CASES = {
     "I07 long row": (["long.csv"], "long.csv", "line 3"),
     "I07 long row, late": (["late.csv"], "late.csv", "line 400002"),
     "I06 trailing delimiter": (["trailing.csv"], "trailing.csv", "line 2"),
+    "I08 thousands": (["thousands.csv"], "thousands.csv", "'x'", "--thousands"),
     "cut Parquet": (["short.parquet"], "short.parquet"),
     "empty Parquet": (["empty.parquet"], "empty.parquet"),
-    "Parquet called CSV": (["really parquet.csv"], "really parquet.csv", "Parquet"),
-    "gzip called CSV": (["really gzip.csv"], "really gzip.csv", "gzip"),
     "cut gzip": (["short.csv.gz"], "short.csv.gz"),
     "I23 cut NPY": (["short.npy"], "short.npy"),
     "objects": (["objects.npy"], "objects.npy", "pickle"),
@@ -80,7 +80,7 @@ CASES = {
     "number and text": (["numbers.csv", "text.csv"], "text.csv", "alpha"),
     "no such weights": (["good.csv", "--weights", "aplha"], "aplha", "alpha"),
     "weights of text": (["good.csv", "--weights", "beta"], "beta", "numbers"),
-    "negative weight": (["weights.csv", "--weights", "w"], "weights.csv", "w"),
+    "negative weight": (["weights.csv", "--weights", "w"], "weights.csv", "row 1", "-1"),
     "output is input": (["good.csv", "out.csv", "--output", "./out.csv"], "out.csv"),
     "output in no folder": (["good.csv", "--output", "no/where.csv"], "no/where.csv", "No such file"),
     "JSON in no folder": (["good.csv", "--json", "no/where.json"], "no/where.json", "No such file"),
@@ -104,7 +104,7 @@ USAGE = {
     "range the wrong way round": (["--histogram", "5:1:0"], "lower"),
     "range without end": (["--histogram", "5:0:inf"], "two numbers"),
     "delimiter": (["--delimiter", ";;"], "one character"),
-    "decimal and delimiter": (["--decimal", ","], "--delimiter"),
+    "decimal and delimiter": (["--decimal", ","], "another --delimiter"),
     "decimal and thousands": (["--delimiter", ";", "--decimal", ",", "--thousands", ","], "--thousands"),
     "form of the output": (["--output", "a.txt"], ".csv or .parquet"),
     "form of the picture": (["--plot", "a.gif"], ".png or .svg"),
@@ -123,6 +123,12 @@ def test_wrong_command_lines(many, data):
         refused_by_all(said, 2, word)
     for said in many(2, [["stats"], ["stats", "--json", "-"]]):
         refused_by_all(said, 2, "FILES")
+
+
+def test_what_only_has_a_wrong_name_is_read_with_a_note(many, data):
+    commands = [["stats", name] for name in ("really parquet.csv", "really gzip.csv")]
+    for said, word in zip(many(2, commands), ("Parquet", "gzip"), strict=True):
+        assert said.statuses == [0, 0] and word in said.errs[0] and said.errs[0].startswith("note: really"), said
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
