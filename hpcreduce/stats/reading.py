@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from hpcreduce.errors import HpcreduceError
 
 NULLS: tuple[str, ...] = ("#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "1.#IND", "1.#QNAN", "<NA>")
 NULLS += ("N/A", "NA", "NULL", "None", "n/a", "null")
 """What stands for a missing value in CSV files by default, besides an empty field. (NaN is a value.)"""
 
 
-class SourceError(ValueError):
+class SourceError(HpcreduceError, ValueError):
     """A file that cannot be read or does not fit the others; the text names file, column and line.
 
     Attributes
