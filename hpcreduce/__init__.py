@@ -76,7 +76,11 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is a subclass of mpi4py's on first use, since that starts MPI."""
+    """Import what is a subclass of mpi4py's on first use, since that starts MPI, and what few programs need."""
+    if name == "stats":
+        import importlib
+
+        return importlib.import_module("hpcreduce.stats")
     if name != "Intracomm":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from hpcreduce.intracomm import Intracomm

@@ -185,8 +185,8 @@ def rows(member: Member, axis: int | None, piece: tuple[slice, ...]) -> Iterator
             for start in range(0, len(stack), step):
                 block = stack[(slice(start, start + step), *piece)]
                 yield block.reshape(len(block), count)
-    except _READ_ERRORS as error:
-        raise FileError(f"{member}: {_reason(error)}") from None
+    except READ_ERRORS as error:
+        raise FileError(f"{member}: {reason(error)}") from None
 
 
 def _fold_whole(result: Array, array: Array, operation: Operation, fresh: bool) -> None:

@@ -110,10 +110,11 @@ def _reduce_exactly(
 ) -> Iterator[tuple[str, Any]]:
     """Yield name and result of each group, piece by piece summed exactly; the result is there on rank 0."""
     comm = console.comm
+    dtypes = [_exact_type(operation, group) for group in groups]
     work = [(group, list(elements.pieces(group.shape, group.dtype))) for group in groups]
     total, done = sum(len(group.members[comm.rank :: comm.size]) * len(pieces) for group, pieces in work), 0
-    for group, pieces in work:
-        dtype, found = _exact_type(operation, group), []
+    for (group, pieces), dtype in zip(work, dtypes, strict=True):
+        found = []
         for piece in pieces:
             sums = elements.Accumulators(group.dtype.newbyteorder("="), _size(group.shape, piece))
             errors = []

@@ -212,7 +212,7 @@ def _integers(limbs: np.ndarray, wanted: np.dtype[Any]) -> np.ndarray:
         at = int(np.argmax(wrong))
         total = exact.from_limbs(limbs[:, at])
         raise RangeError(f"the exact sum of element {at} is {total}, which no {wanted} holds; take the mean")
-    return values
+    return np.asarray(values)
 
 
 def rounded(limbs: np.ndarray, unit: int, divisor: int, dtype: np.dtype[Any]) -> np.ndarray:

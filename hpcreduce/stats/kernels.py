@@ -133,7 +133,10 @@ def cache_folder() -> str | None:
 def _loop(name: str) -> Any:
     """Return a compiled loop; it is read from the cache if it is there."""
     numba = compiler()
-    signature = f"void({loops.SIGNATURES[name]})"
+    bits = numba.types.Array(numba.uint64, 1, "C", readonly=True)
+    bins, found = numba.uint64[:, ::1], numba.int64[::1]
+    arguments = {"squares": (bits, bins, found), "products": (bits, bits, bins), "triples": (bits, bits, bits, bins)}
+    signature = numba.void(*arguments[name])
     function = getattr(loops, name)
     given = numba.config.CACHE_DIR
     folder = given or cache_folder()
@@ -148,10 +151,17 @@ def _loop(name: str) -> Any:
     return numba.njit(signature)(function)
 
 
+def _bits(values: np.ndarray) -> np.ndarray:
+    """Return the bits of float64 values, read-only as the loops take them."""
+    bits = values.view(np.uint64)
+    bits.flags.writeable = False
+    return bits
+
+
 def _squares_compiled(values: np.ndarray) -> Deposit:
     bins = np.zeros((2048, 4), np.uint64)
     found = np.array([NOTHING.low, NOTHING.high, 0], np.int64)
-    _loop("squares")(values.view(np.uint64), bins, found)
+    _loop("squares")(_bits(values), bins, found)
     used = np.flatnonzero(bins[:, 2] | bins[:, 3])  # squares do not cancel
     rows = bins[used]
     total = _horner(used, 1, 32, rows[:, :2].view(np.int64))
@@ -161,7 +171,7 @@ def _squares_compiled(values: np.ndarray) -> Deposit:
 def _products_compiled(factors: list[np.ndarray]) -> int:
     count = len(factors)
     bins = np.zeros((2048 * count, count), np.uint64)
-    _loop("products" if count == 2 else "triples")(*(factor.view(np.uint64) for factor in factors), bins)
+    _loop("products" if count == 2 else "triples")(*map(_bits, factors), bins)
     used = np.flatnonzero(np.bitwise_or.reduce(bins, axis=1))
     rows = bins[used]
     high = rows[:, -1:].view(np.int64)  # the last word of each has the sign

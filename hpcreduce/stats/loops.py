@@ -14,13 +14,6 @@ from typing import Any
 
 import numpy as np
 
-SIGNATURES = {
-    "squares": "uint64[::1], uint64[:,::1], int64[::1]",
-    "products": "uint64[::1], uint64[::1], uint64[:,::1]",
-    "triples": "uint64[::1], uint64[::1], uint64[::1], uint64[:,::1]",
-}
-"""Name -> its arguments, for numba."""
-
 _ZERO, _ONE = np.uint64(0), np.uint64(1)
 _FRACTION, _HIDDEN, _LOW = np.uint64((1 << 52) - 1), np.uint64(1 << 52), np.uint64((1 << 32) - 1)
 _SPECIAL, _TO_EXPONENT, _TO_SIGN = np.uint64(2047), np.uint64(52), np.uint64(63)

@@ -11,23 +11,14 @@ Rules that hold here:
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
-from hpcreduce.stats import fast, figures, meeting, numbers
+from hpcreduce.stats import meeting
 from hpcreduce.stats.batches import NUMBER, Batch, Field
-from hpcreduce.stats.covariance import Pair
-from hpcreduce.stats.fast import FastNumbers, FastPair
-from hpcreduce.stats.histogram import Histogram
 from hpcreduce.stats.meeting import StatsError
-from hpcreduce.stats.numbers import Numbers, Rows
-from hpcreduce.stats.others import Others
-from hpcreduce.stats.powers import Powers
-from hpcreduce.stats.product import Product
+from hpcreduce.stats.table import Table
 from hpcreduce.stats.wanted import APPROXIMATE, EXACT, ROUNDED, SAME, Described, Summary, Wanted
 
 __all__ = [
@@ -76,11 +67,11 @@ def summarise(comm: Any, schema: Sequence[Field], batches: Reader, wanted: Wante
     its value is there and its weight is there and above 0. Histograms and columns that are not numbers take no weights;
     the product is not told with them. Covariances are over the rows in which both columns have a value.
 
-    A rank sends 2.3 KB for each column of numbers, 2.2 KB for each pair with a covariance, 8 bytes for each shard, and
+    A rank sends 2.5 KB for each column of numbers, 2.7 KB for each pair with a covariance, 8 bytes for each shard, and
     twice that for weights and moments.
     """
     check(wanted, schema)
-    table = _Table(schema, wanted)
+    table = Table(schema, wanted)
     with meeting.together(comm):
         for batch in batches(table.names()):
             table.add(batch)
@@ -123,183 +114,3 @@ def check(wanted: Wanted, schema: Sequence[Field]) -> None:
         field = {field.name: field for field in schema}.get(wanted.weights)
         if field is not None and field.kind != NUMBER:
             raise ValueError(f"the weights {wanted.weights!r} must be numbers, found {field.kind}")
-
-
-class _Seen(NamedTuple):
-    """What is kept of one column of numbers, and what of it is asked for."""
-
-    field: Field
-    numbers: Numbers
-    product: Product | None
-
-
-class _Shards:
-    """The rows of each shard."""
-
-    def __init__(self) -> None:
-        self.rows: dict[int, int] = {}
-        self.counts = np.zeros(0, np.int64)
-
-    def spread(self, shards: int) -> None:
-        """Make room for the shards of all ranks."""
-        self.counts = np.array([self.rows.get(shard, 0) for shard in range(shards)], np.int64)
-
-    def integers(self) -> list[int]:
-        return []
-
-    def widths(self) -> list[int]:
-        return []
-
-    def become(self, integers: list[int], counts: np.ndarray) -> None:
-        self.counts = np.trim_zeros(counts, "b")
-
-
-class _Table:
-    """What one rank has seen of all columns, and after meeting what all have."""
-
-    def __init__(self, schema: Sequence[Field], wanted: Wanted) -> None:
-        self.schema, self.wanted = schema, wanted
-        self.shards = _Shards()
-        self.seen = [self._seen(field) for field in schema if field.kind == NUMBER]
-        self.others = {field.name: Others(field.kind) for field in schema if field.kind != NUMBER}
-        self.whole_weights = True
-        make = FastPair if wanted.fast else Pair
-        chosen = [index for index, each in enumerate(self.seen) if each.field.name != wanted.weights]
-        pairs = itertools.combinations(chosen if wanted.covariance else [], 2)
-        self.pairs: list[Pair] = [make(x, y, wanted.weights is not None) for x, y in pairs]
-        self.powers: dict[int, Powers] = {}
-        self.histograms: dict[int, Histogram] = {}
-        if wanted.histogram is not None and not self.ranged:
-            for index in range(len(self.seen)):
-                self._histogram(index, *wanted.histogram[1:])
-
-    @property
-    def ranged(self) -> bool:
-        """Whether histograms have the range of the values."""
-        return self.wanted.histogram is not None and None in self.wanted.histogram[1:]
-
-    def _seen(self, field: Field) -> _Seen:
-        weighted = self.wanted.weights not in (None, field.name)
-        column = FastNumbers(weighted, self.wanted.moments) if self.wanted.fast else Numbers(weighted)
-        return _Seen(field, column, Product() if self.wanted.moments and not weighted else None)
-
-    def _histogram(self, index: int, low: Any, high: Any) -> None:
-        assert self.wanted.histogram is not None
-        self.histograms[index] = Histogram(self.wanted.histogram[0], low, high, self.seen[index].field.dtype)
-
-    def names(self) -> list[str]:
-        """Return the columns of the first pass."""
-        return self._with_weights([field.name for field in self.schema])
-
-    def _with_weights(self, names: list[str]) -> list[str]:
-        weights = self.wanted.weights
-        return names if weights is None or weights in names else [*names, weights]
-
-    def _rows(self, batch: Batch, each: _Seen) -> tuple[Rows, int]:
-        weights = batch.columns[str(self.wanted.weights)] if each.numbers.weighted else None
-        return numbers.counting(batch.columns[each.field.name], weights, batch.shard, batch.row)
-
-    def add(self, batch: Batch) -> None:
-        """Take in a batch of the first pass."""
-        self.shards.rows[batch.shard] = self.shards.rows.get(batch.shard, 0) + batch.rows
-        if self.wanted.weights is not None:
-            self.whole_weights &= batch.columns[self.wanted.weights].values.dtype.kind != "f"
-        found = []
-        for index, each in enumerate(self.seen):
-            there, null = self._rows(batch, each)
-            each.numbers.null += null
-            finite = each.numbers.add(there, batch.shard, batch.row)
-            if self.pairs:
-                found.append((there, finite))
-            if each.product is not None:
-                each.product.add(finite.values)
-            if index in self.histograms:
-                self.histograms[index].add(finite.values)
-        for pair in self.pairs:
-            pair.add(found[pair.x], found[pair.y], batch.rows, self.wanted.nan == "propagate")
-        for name, other in self.others.items():
-            other.add(batch.columns[name])
-
-    def meet(self, comm: Any) -> None:
-        """Learn what the other ranks have seen in the first pass; collective."""
-        told = meeting.everyone(comm, self._told())
-        self.shards.spread(1 + max(shard for shard, *_ in told))
-        self.whole_weights = all(whole for _, whole, *_ in told)
-        for rank, (_, _, others, *_) in enumerate(told):
-            for mine, theirs in zip(self.others.values(), others, strict=True):
-                if rank != comm.rank:
-                    mine.join(theirs)
-        columns = [each.numbers for each in self.seen]
-        products = [each.product for each in self.seen if each.product is not None]
-        meeting.add_up(comm, [self.shards, *columns, *products, *self.pairs, *self.histograms.values()])
-        tuples = iter(meeting.lowest(comm, [each for column in columns for each in column.tuples()]))
-        for column in columns:
-            column.low, column.high, column.first_minus, column.first_plus = list(itertools.islice(tuples, 4))
-        fast.meet(columns, self.pairs, [floats for *_, floats in told])
-
-    def _told(self) -> tuple[int, bool, list[Others], Any]:
-        floats = fast.floats([each.numbers for each in self.seen], self.pairs)
-        return max(self.shards.rows, default=-1), self.whole_weights, list(self.others.values()), floats
-
-    def again(self) -> list[str]:
-        """Prepare the second pass, and return its columns."""
-        for index, (field, column, _) in enumerate(self.seen):
-            if not column.sums.rows:
-                continue
-            if self.wanted.moments and not self.wanted.fast and not (column.plus or column.minus):
-                found = figures.totals(column, self.wanted.ddof, whole=False)
-                self.powers[index] = Powers(column, found["mean"], found["std"] or 1.0)
-            if self.ranged:
-                ends = numbers.number(*column.low[:2]), numbers.number(*(-each for each in column.high[:2]))
-                self._histogram(index, *(map(int, ends) if figures.integral(field) else ends))
-        return self._with_weights([self.seen[index].field.name for index in self._needed()])
-
-    def _needed(self) -> list[int]:
-        return sorted({*self.powers, *(self.histograms if self.ranged else ())})
-
-    def add_again(self, batch: Batch) -> None:
-        """Take in a batch of the second pass."""
-        for index in self._needed():
-            rows, _ = self._rows(batch, self.seen[index])
-            if rows.values.dtype.kind == "f" and not (finite := np.isfinite(rows.values)).all():
-                rows = rows.where(finite)
-            if index in self.powers:
-                self.powers[index].add(rows)
-            if self.ranged:
-                self.histograms[index].add(rows.values)
-
-    def meet_again(self, comm: Any) -> None:
-        """Learn what the other ranks have seen in the second pass; collective."""
-        meeting.add_up(comm, [*self.powers.values(), *(self.histograms.values() if self.ranged else ())])
-
-    def summary(self, ranks: int) -> Summary:
-        """Return what is told."""
-        columns = {}
-        for field in self.schema:
-            if field.kind != NUMBER:
-                columns[field.name] = figures.of_others(field, self.others[field.name])
-        for index, (field, column, product) in enumerate(self.seen):
-            told = figures.of_numbers(field, column, self.wanted, self.whole_weights)
-            if self.wanted.moments:
-                more = figures.of_moments(field, column, self.wanted, self.powers.get(index), product)
-                told |= more | {"promises": told["promises"] | more["promises"]}
-            if index in self.histograms:
-                told["histogram"] = self.histograms[index].edges, self.histograms[index].counts
-            columns[field.name] = figures.described(field, told)
-        matrix = None
-        if self.wanted.covariance:
-            matrix = self._matrix(columns)
-        rows = self.shards.counts.tolist()
-        return Summary(sum(rows), ranks, rows, {field.name: columns[field.name] for field in self.schema}, matrix)
-
-    def _matrix(self, columns: dict[str, Described]) -> tuple[list[str], np.ndarray]:
-        """Return the names of the columns of numbers, and their covariances."""
-        chosen = [index for index, each in enumerate(self.seen) if each.field.name != self.wanted.weights]
-        names = [self.seen[index].field.name for index in chosen]
-        variances = [columns[name].var for name in names]
-        result = np.diag([math.nan if each is None else each for each in variances])
-        for pair in self.pairs:
-            x, y = chosen.index(pair.x), chosen.index(pair.y)
-            value = pair.covariance(self.seen[pair.x].numbers, self.seen[pair.y].numbers, self.wanted.ddof)
-            result[x, y] = result[y, x] = value
-        return names, result

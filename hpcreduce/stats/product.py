@@ -8,6 +8,7 @@ arithmetic that IEEE 754 fixes is used on the way: the same bits on any machine.
 from __future__ import annotations
 
 import decimal
+import functools
 import math
 
 import numpy as np
@@ -20,6 +21,9 @@ _RECIPROCALS = np.array([512, *(round(512 / (1 + (i + 0.5) / 128)) for i in rang
 
 EXACT_BELOW = 1 << 50
 """Products of integers below this are exact: at most 31 of their factors are not powers of two."""
+
+
+_DIGITS = decimal.Context(prec=60, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN)
 
 
 class Product:
@@ -66,11 +70,11 @@ class Product:
             return math.nan if zeros else sign * math.inf
         if zeros:
             return 0 if integers else sign * 0.0
-        with decimal.localcontext(decimal.Context(prec=60, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN)):
-            logarithm = exponent * decimal.Decimal(2).ln()
+        with decimal.localcontext(_DIGITS):
+            logarithm = exponent * _logarithm(2)
             for count, reciprocal in zip(uses, _RECIPROCALS.tolist(), strict=True):
                 if count:
-                    logarithm -= count * decimal.Decimal(reciprocal).ln()
+                    logarithm -= count * _logarithm(reciprocal)
             logarithm += decimal.Decimal(self.logarithms) / (1 << exact.UNIT)
             if abs(logarithm) > 800:
                 return sign * (math.inf if logarithm > 0 else 0.0)
@@ -78,3 +82,8 @@ class Product:
             if integers and size < EXACT_BELOW:
                 return sign * round(size)
             return sign * float(size)
+
+
+@functools.cache
+def _logarithm(number: int) -> decimal.Decimal:
+    return _DIGITS.ln(decimal.Decimal(number))

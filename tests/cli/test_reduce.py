@@ -1,5 +1,7 @@
 """``reduce``: the values, against NumPy in the documented work type, on more and on fewer ranks than files."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -247,3 +249,53 @@ def test_content_decides_and_an_input_may_be_the_output(run, folder):
     np.save(folder / "out.npy", np.ones(3))
     run(2, [reduce("sum", ["no ending", "out.npy", folder / "out.npy"])])
     check(folder / "out.npy", np.arange(3.0) + 2)
+
+
+def test_exact_is_the_same_for_any_ranks_and_order(run, folder):
+    random = np.random.default_rng(11)
+    kinds = {"float64": 300, "float32": 30, "float16": 6, "complex64": 30}
+    todo = {}
+    for kind, span in kinds.items():
+        arrays = [
+            (random.standard_normal((40, 9)) * 2.0 ** random.integers(-span, span, (40, 9))).astype(kind)
+            for _ in range(5)
+        ]
+        arrays[3][0, :4] = [np.inf, np.nan, 0, -0.0]
+        parts = [np.stack([array.real, array.imag]).astype(float) for array in arrays]
+        total = np.array([[math.fsum(each) for each in row] for row in np.stack(parts, -1).reshape(2 * 40, 9, -1)])
+        real, imaginary = total.reshape(2, 40, 9)
+        todo[kind] = save(folder, kind, arrays), (real + 1j * imaginary if kind == "complex64" else real)
+    ints = [np.full(3, 200, np.uint8), np.array([1, 2, 255], np.uint8)]
+    small = save(folder, "small", ints)
+    rows = save(folder, "rows", [np.asfortranarray(random.standard_normal((n, 4))) * 1e16 for n in (3, 0, 501, 20)])
+    for ranks in (1, 3, 5):
+        commands = []
+        for kind, (files, _) in todo.items():
+            commands.append([*reduce("sum", files[:: 1 if ranks == 1 else -1], f"sum-{kind}.{ranks}.npy"), "--exact"])
+            commands.append([*reduce("mean", files, f"mean-{kind}.{ranks}.npy"), "--exact"])
+        commands += [[*reduce("sum", small, "small.npy"), "--exact"], [*reduce("mean", small, "smean.npy"), "--exact"]]
+        commands.append([*reduce("sum", rows, f"along.{ranks}.npy", "--axis", 0), "--exact"])
+        lines = run(ranks, commands)
+        assert lines[0] == f"sum-float64.{ranks}.npy: exact sum of 5 arrays in 5 files, shape (40, 9), dtype float64"
+    with np.errstate(over="ignore", invalid="ignore"):
+        for kind, (_, total) in todo.items():
+            if kind in ("float64", "float32"):  # the others overflow or have NaN in one part
+                check(folder / f"sum-{kind}.1.npy", total.astype(kind))
+            for name in f"sum-{kind}.1.npy", f"mean-{kind}.1.npy", "along.1.npy":
+                for ranks in (3, 5):
+                    assert (folder / name.replace(".1.", f".{ranks}.")).read_bytes() == (folder / name).read_bytes()
+    stacked = np.concatenate([np.load(folder / name) for name in rows])
+    check(folder / "along.1.npy", np.array([math.fsum(column) for column in stacked.T]))
+    check(folder / "small.npy", np.array([201, 202, 455], np.uint64))
+    check(folder / "smean.npy", np.array([100.5, 101, 227.5]))
+
+
+def test_exact_in_pieces_and_members(run, folder):
+    arrays = [(np.arange(600_000) * (part + 1) + 0.1).reshape(2, -1) for part in range(3)]
+    for part, array in enumerate(arrays):
+        np.savez(folder / f"{part}.npz", weights=array, bias=np.float32(part + 0.5))
+    run(2, [[*reduce("mean", [f"{part}.npz" for part in range(3)], "mean.npz"), "--exact"]])
+    found = np.load(folder / "mean.npz")
+    assert found["bias"] == np.float32(1.5) and found["bias"].dtype == np.float32
+    total = [math.fsum(each) for each in zip(*(array.reshape(-1)[::9999] for array in arrays), strict=True)]
+    assert np.allclose(found["weights"].reshape(-1)[::9999], np.array(total) / 3, 1e-15, 0)

@@ -170,6 +170,21 @@ def test_members_that_do_not_fit_an_archive(many, good):
         refused_by_all(said, 1, *words)
 
 
+def test_what_exact_does_not_take(many, good):
+    np.save(good / "dates.npy", np.zeros(3, "M8[s]"))
+    np.save(good / "long.npy", np.ones(3, np.longdouble))
+    np.save(good / "ints.npy", np.array([5, 2**63 - 1]))
+    np.save(good / "none.npy", np.zeros((0, 3)))
+    plan = {("dates.npy",): ("dates.npy", "datetime64[s]"), ("long.npy",): ("long.npy", "longdouble", "float128")}
+    plan |= {("ints.npy", "ints.npy"): ("ints.npy", "element 1 is 18446744073709551614", "int64")}
+    found = many(3, [*([*COMMAND, "out.npy", *names, "--exact"] for names in plan), [*COMMAND, "0.npy", "none.npy"]])
+    for said, words in zip(found, plan.values(), strict=False):
+        assert all(status == 1 for status in said.statuses) and any(word in said.errs[0] for word in words), said
+    assert found[-1].statuses == [0] * 3 and (good / "out.npy").read_bytes() == b"of an earlier run"
+    said = many(2, [["reduce", "a.npy", "--op", "max", "-o", "out.npy", "--exact"]])[0]
+    assert said.statuses == [2] * 2 and "--exact goes with --op sum or mean, found max" in said.errs[0]
+
+
 def test_misfit_fails_before_data_are_read(cli, good):
     """Two headers that do not fit, over 400 GB of holes."""
     for name, shape in ("one.npy", (10**10,)), ("two.npy", (10**10 + 1,)):

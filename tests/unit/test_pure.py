@@ -16,7 +16,9 @@ from hpcreduce.algorithms import ALGORITHMS, Algorithm
 PURE = (
     "schedule algorithms analysis.check analysis.cost analysis.draw analysis.predict selection lookup collectives many"
 )
-PURE += " runtime.plan runtime.agreement commands diagnosis"
+PURE += (
+    " runtime.plan runtime.agreement commands diagnosis stats stats.moments stats.describe stats.records stats.elements"
+)
 MODULES = [
     module.name for module in pkgutil.walk_packages(hpcreduce.__path__, "hpcreduce.") if "__main__" not in module.name
 ]
@@ -29,7 +31,7 @@ import sys
 from pathlib import Path
 sys.modules["mpi4py"] = None  # importing it raises
 import {module}
-heavy = [name for name in ("mpi4py.MPI", "cupy", "rich", "torch", "ml_dtypes", "matplotlib") if name in sys.modules]
+heavy = [name for name in ("mpi4py.MPI", "cupy", "rich", "torch", "ml_dtypes", "matplotlib", "numba", "pyarrow", "h5py") if name in sys.modules]
 assert not heavy, heavy
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
@@ -71,3 +73,10 @@ def test_rows_are_complete():
         assert (row.rounds is None) == (row.round_count is None) == (row.volume is None)
         if row.rounds:
             assert "Four ranks" in inspect.getdoc(row.rounds)
+
+
+def test_statistics_are_there_on_first_use():
+    program = (
+        "import sys, hpcreduce; assert 'hpcreduce.stats' not in sys.modules; assert callable(hpcreduce.stats.describe)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
