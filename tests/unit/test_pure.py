@@ -31,7 +31,7 @@ import sys
 from pathlib import Path
 sys.modules["mpi4py"] = None  # importing it raises
 import {module}
-heavy = [name for name in ("mpi4py.MPI", "cupy", "rich", "torch", "ml_dtypes", "matplotlib", "numba", "pyarrow", "h5py") if name in sys.modules]
+heavy = {"mpi4py.MPI", "cupy", "rich", "torch", "ml_dtypes", "matplotlib", "numba", "pyarrow", "h5py"} & {*sys.modules}
 assert not heavy, heavy
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
