@@ -1,5 +1,7 @@
 """HDF5 files: one dataset, or a group whose datasets are columns, as `hpcreduce.stats.arrays` takes them.
 
+A dataset of one dimension without fields is one column, called by the last part of its path.
+
 Files are opened without locks, so that those in folders that cannot be written, and on file systems without locks, can
 be read; nothing has to be set for that.
 """
@@ -55,7 +57,9 @@ def _table(name: str, dataset: Any) -> Table:
         raise SourceError(f"the dataset {dataset.name} is empty, without even a shape")
     text = _h5py().check_string_dtype(dataset.dtype)
     dtype = np.dtype("U1") if text and text.length is None else dataset.dtype
-    return Table(name, dataset.shape, dtype, arrays.columns(name, dataset.shape, dtype))
+    lone = not dtype.names and len(dataset.shape) < 2
+    prefix = name or (dataset.name.rsplit("/", 1)[1] if lone else "")
+    return Table(name, dataset.shape, dtype, arrays.columns(prefix, dataset.shape, dtype))
 
 
 def read(

@@ -92,9 +92,9 @@ def together(comm: Any) -> Iterator[None]:
     found: Exception | None = None
     try:
         yield
-    except HpcreduceError:
-        raise  # all ranks have part in it already
     except Exception as error:
+        if isinstance(error, HpcreduceError) and not hasattr(error, "order"):
+            raise  # all ranks have part in it already
         found = error
     if not allreduce(comm, int(found is not None), op="max"):
         return
