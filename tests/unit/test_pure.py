@@ -19,7 +19,7 @@ PURE = (
 PURE += (
     " runtime.plan runtime.agreement commands diagnosis stats stats.moments stats.describe stats.records stats.elements"
 )
-HEAVY = set(["mpi4py.MPI", "cupy", "rich", "torch", "ml_dtypes", "matplotlib", "numba", "pyarrow", "h5py"])
+HEAVY = {"mpi4py.MPI", "cupy", "rich", "torch", "ml_dtypes", "matplotlib", "numba", "pyarrow", "h5py"}
 MODULES = [
     module.name for module in pkgutil.walk_packages(hpcreduce.__path__, "hpcreduce.") if "__main__" not in module.name
 ]
