@@ -8,23 +8,17 @@ import shutil
 import pytest
 from launching import HPCREDUCE, LAUNCH, Job, Server, decent
 
-ANY = ("test_bench", "test_doctor", "test_draw", "test_explain_fit", "test_predict", "test_tune", "test_usage")
-"""Files whose tests would do the same under any library; run under Open MPI."""
-ANY_LAUNCHED = ("test_real_tables", "test_stats", "test_stats_errors", "test_stats_running")
-"""Those that launch much; run under MPICH, which launches faster."""
+ANY = (
+    *("test_bench", "test_doctor", "test_draw", "test_explain_fit", "test_predict", "test_real_tables", "test_stats"),
+    *("test_stats_errors", "test_stats_running", "test_tune", "test_usage"),
+)
+"""Files whose tests would do the same under any library; run under MPICH, which launches faster."""
 
 
 def pytest_collection_modifyitems(items):
-    mpich = shutil.which("mpichversion")
     for item in items:
-<<<<<<< HEAD
         if item.path.stem in ANY and not shutil.which("mpichversion"):
             item.add_marker(pytest.mark.skip(reason="tested under MPICH, and the same under any library"))
-=======
-        if item.path.stem in (ANY if mpich else ANY_LAUNCHED):
-            other = "Open MPI" if mpich else "MPICH"
-            item.add_marker(pytest.mark.skip(reason=f"tested under {other}, and the same under any library"))
->>>>>>> a91a0519784f82ab196b56064d1f194a28bbed67
 
 
 @pytest.fixture
