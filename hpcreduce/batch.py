@@ -143,7 +143,7 @@ def seconds_of(text: str) -> int:
 
 
 def misfit(options: Mapping[str, str], partitions: str) -> str:
-    """Return why no node of a partition can hold what is asked for, or nothing; Slurm may let such a job wait for ever.
+    r"""Return why no node of a partition can hold what is asked for, or nothing; Slurm may let such a job wait for ever.
 
     Parameters
     ----------
@@ -152,9 +152,9 @@ def misfit(options: Mapping[str, str], partitions: str) -> str:
     partitions : str
         Lines of name (the default one with a star), CPUs of a node and number of nodes, as sinfo prints them.
 
-    >>> misfit({"nodes": "2", "ntasks-per-node": "8"}, "main* 4 3\\nbig 16 2")
+    >>> misfit({"nodes": "2", "ntasks-per-node": "8"}, "main* 4 3\nbig 16 2")
     '8 CPUs on a node are more than the 4 of partition main'
-    >>> misfit({"nodes": "2", "ntasks-per-node": "8", "partition": "big"}, "main* 4 3\\nbig 16 2")
+    >>> misfit({"nodes": "2", "ntasks-per-node": "8", "partition": "big"}, "main* 4 3\nbig 16 2")
     ''
     """
     rows = [line.split() for line in partitions.splitlines()]

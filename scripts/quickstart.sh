@@ -19,7 +19,7 @@ if [ ! -x "$place/bin/python" ]; then
         exit 1
     }
 fi
-"$place/bin/python" -m pip install --quiet --disable-pip-version-check "$root[$library]"
+"$place/bin/python" -m pip install --quiet --disable-pip-version-check "${root}[$library]"
 export PATH="$place/bin:$PATH" OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 cd "$place"
 "$root/scripts/launch.sh" 4 python -m hpcreduce

@@ -117,16 +117,15 @@ choose_launcher() {
 # last calls; those that go on are ended. scancel tells this shell, too.
 warned() {
     stopped="the time limit"
+    [ -n "$running" ] || return
     say "the time limit is near: ranks are told (SIGUSR1), and ended in ${HPCREDUCE_PATIENCE:-30} s (SIGTERM)"
-    [ -n "$running" ] || exit 1
     kill -USR1 "$running" 2>/dev/null
     { sleep "${HPCREDUCE_PATIENCE:-30}" && kill -TERM "$running"; } 2>/dev/null &
     reaper=$!
 }
 cancelled() {
     stopped=${stopped:-a signal}
-    [ -n "$running" ] || exit 1
-    kill -TERM "$running" 2>/dev/null
+    [ -z "$running" ] || kill -TERM "$running" 2>/dev/null
 }
 
 launch() {
@@ -134,6 +133,7 @@ launch() {
     rm -f "$HPCREDUCE_FINISHED"
     "${launcher[@]}" "$@" </dev/null &
     running=$!
+    [ -z "$stopped" ] || kill -TERM "$running" 2>/dev/null # a signal came before
     wait "$running" || status=$?
     while kill -0 "$running" 2>/dev/null; do # a signal has ended the wait early
         status=0

@@ -102,7 +102,7 @@ def warnings(environ: Mapping[str, str], seats: Sequence[Seat]) -> list[str]:
 
 
 def _tasks(environ: Mapping[str, str]) -> int | None:
-    """Return how many ranks were asked for; slurm/env.sh tells, since a step of mpirun's daemons has a number of its own."""
+    """Return how many ranks were asked for; slurm/env.sh tells: a step of mpirun's daemons has a number of its own."""
     own = launch.launcher(environ) == "mpirun" and launch.in_step(environ)
     return _number(environ, "HPCREDUCE_TASKS") or (None if own else _number(environ, "SLURM_NTASKS"))
 

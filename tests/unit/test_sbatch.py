@@ -300,14 +300,19 @@ def test_L12_job_that_cannot_go_well_says_why(env, variables, words):
         ("exit 9", 9, "(mpirun ended with status 9)"),
         ('echo 1 >"$HPCREDUCE_FINISHED"', 1, "expected 4 ranks (SLURM_NTASKS), found a world of 1"),
         ('echo 4 >"$HPCREDUCE_FINISHED"; exit 3', 3, "has finished, but mpirun ended with status 3"),
-        ("kill -USR1 $PPID; exec sleep 20", 138, "the time limit has stopped the program"),
-        ("kill -TERM $PPID; exec sleep 20", 143, "a signal has stopped the program"),
-        ("trap '' USR1; kill -USR1 $PPID; exec sleep 20", 143, "the time limit has stopped the program"),
+        ("sleep 0.3; kill -USR1 $PPID; exec sleep 20", 138, "the time limit has stopped the program"),
+        ("sleep 0.3; kill -TERM $PPID; exec sleep 20", 143, "a signal has stopped the program"),
+        ("trap '' USR1; sleep 0.3; kill -USR1 $PPID; exec sleep 20", 143, "the time limit has stopped the program"),
     ],
 )
 def test_verdict(env, does, status, words):
     found, said, started = env('launch a "b c"', STUB_DOES=does, HPCREDUCE_PATIENCE="1")
     assert found == status and words in said and started == ["mpirun -n 4 a b c"], said
+
+
+def test_signal_that_comes_before_the_ranks(env):
+    status, said, _ = env("kill -USR1 $$; launch a", STUB_DOES="exec sleep 20")
+    assert status == 143 and "the time limit has stopped the program" in said, said
 
 
 def test_marker_of_an_earlier_run_does_not_count(env):
