@@ -143,7 +143,7 @@ def seconds_of(text: str) -> int:
 
 
 def misfit(options: Mapping[str, str], partitions: str) -> str:
-    r"""Return why no node of a partition can hold what is asked for, or nothing; Slurm may let such a job wait for ever.
+    r"""Return why no node of a partition can hold what is asked for, or nothing; Slurm may let such a job wait forever.
 
     Parameters
     ----------
