@@ -176,8 +176,8 @@ def test_P04_bytes_that_are_sent(comm, algorithm, monkeypatch):
 
         return stream(types.SimpleNamespace(Isend=isend, Irecv=private.Irecv), *arguments, **options)
 
-    stream = hpcreduce.runtime.state.Stream
-    monkeypatch.setattr(hpcreduce.runtime.state, "Stream", counted)
+    stream = hpcreduce.runtime.movers.Stream
+    monkeypatch.setattr(hpcreduce.runtime.movers, "Stream", counted)
     count = 1_000_000
     result = allreduce(comm, contribution(comm.rank, count), algorithm=algorithm)
     assert (result == total(comm.size, count)).all()

@@ -185,8 +185,8 @@ def messages(monkeypatch):
 
         return stream(types.SimpleNamespace(Isend=isend, Irecv=irecv), *arguments, **options)
 
-    stream = hpcreduce.runtime.state.Stream
-    monkeypatch.setattr(hpcreduce.runtime.state, "Stream", counted)
+    stream = hpcreduce.runtime.movers.Stream
+    monkeypatch.setattr(hpcreduce.runtime.movers, "Stream", counted)
     return found
 
 

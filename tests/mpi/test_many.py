@@ -181,9 +181,9 @@ def counted(comm, monkeypatch, arrays, op):
         return original(types.SimpleNamespace(Isend=isend, Irecv=private.Irecv), *arguments, **options)
 
     hpcreduce.allreduce(comm, 1.0, timeout=60)
-    original = hpcreduce.runtime.state.Stream
+    original = hpcreduce.runtime.movers.Stream
     with monkeypatch.context() as patch:
-        patch.setattr(hpcreduce.runtime.state, "Stream", stream)
+        patch.setattr(hpcreduce.runtime.movers, "Stream", stream)
         allreduce_many(comm, arrays, op, algorithm="recursive_doubling", timeout=60)
     return sent
 

@@ -179,9 +179,9 @@ class Spy:
 
 def test_narrow_wires_halve_the_traffic(comm, monkeypatch):
     spies = []
-    stream = hpcreduce.runtime.state.Stream
+    stream = hpcreduce.runtime.movers.Stream
     monkeypatch.setattr(
-        hpcreduce.runtime.state,
+        hpcreduce.runtime.movers,
         "Stream",
         lambda comm, *a, **k: (spies.append(Spy(comm)), stream(spies[-1], *a, **k))[1],
     )
