@@ -33,7 +33,7 @@ def width(factors: int) -> int:
     Examples
     --------
     >>> width(0), width(1), width(2)
-    (3, 69, 135)
+    (3, 68, 134)
     """
     return (2098 * factors + 64) // LIMB + 1
 
@@ -91,7 +91,7 @@ def root(numerator: int, denominator: int) -> float:
     Examples
     --------
     >>> root(2, 1), root(1, 2**2140), root(0, 7)
-    (1.4142135623730951, 9.74e-323, 0.0)
+    (1.4142135623730951, 8e-323, 0.0)
     """
     # Scale by 4^shift so that the root has some 120 bits; what is left of it is told by one bit at the end.
     shift = max(0, 120 - (numerator.bit_length() - denominator.bit_length()) // 2)

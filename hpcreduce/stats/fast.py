@@ -21,6 +21,8 @@ from hpcreduce.stats import exact
 from hpcreduce.stats.covariance import Pair
 from hpcreduce.stats.numbers import Numbers, Rows, Sums
 
+_BLOCK = 1 << 15
+
 
 class Part(NamedTuple):
     """Weight, mean, and the sums of the second, third and fourth power of the distance from it."""
@@ -162,15 +164,24 @@ def shape(part: Part) -> tuple[float | None, float | None, float | None, float |
 
 
 def _part(rows: Rows, moments: bool) -> Part:
-    d: Any = rows.values.astype(np.float64)
-    weights: Any = None if rows.weights is None else rows.weights.astype(np.float64)
-    mean = float(np.average(d, weights=weights))
-    d -= mean
-    w = float(d.size if weights is None else weights.sum())
-    squares = d * d
-    weighed = squares if weights is None else squares * weights
-    m2 = float(weighed.sum())
-    return Part(w, mean, m2, *((float(np.dot(weighed, d)), float(np.dot(weighed, squares))) if moments else (0.0, 0.0)))
+    """Return what is known of rows, taken in blocks that stay in a processor's cache."""
+    part = Part()
+    for start in range(0, rows.values.size, _BLOCK):
+        d: Any = rows.values[start : start + _BLOCK].astype(np.float64)
+        weights: Any = None
+        w, total = float(d.size), float(d.sum())
+        if rows.weights is not None:
+            weights = rows.weights[start : start + _BLOCK].astype(np.float64)
+            w, total = float(weights.sum()), float(np.dot(weights, d))
+        mean = total / w
+        d -= mean
+        weighed = d if weights is None else d * weights
+        m2, m3, m4 = float(np.dot(weighed, d)), 0.0, 0.0
+        if moments:
+            squares = d * d
+            m3, m4 = float(np.dot(weighed, squares)), float(np.dot(weighed, squares * d))
+        part = merge(part, Part(w, mean, m2, m3, m4))
+    return part
 
 
 def _whole_sum(values: np.ndarray) -> int:

@@ -138,10 +138,10 @@ def check_record(
     Examples
     --------
     >>> check_record(Record(lambda rows: np.array([rows.size]), np.add, int))
-    >>> check_record(Record(lambda rows: np.array([rows.size]), np.subtract, int))
+    >>> check_record(Record(lambda rows: np.array([rows.size]), lambda a, b: a, int))
     Traceback (most recent call last):
         ...
-    hpcreduce.stats.meeting.StatsError: combine is not associative; combine is not commutative
+    hpcreduce.stats.meeting.StatsError: combine is not commutative; a batch without rows is not the identity
     """
     random = np.random.default_rng(seed)
     given = batches is not None
