@@ -183,9 +183,7 @@ def main():
         folder.mkdir(parents=True, exist_ok=True)
         nbytes = sum(os.path.getsize(path) for path in make(folder, options.rows))
         found = compare(folder, options.rounds, options.rivals)
-    print(
-        f"{options.rows} rows, {nbytes / 1e6:.0f} MB in {FILES} files; {RANKS} ranks or threads; median of {options.rounds}"
-    )
+    print(f"{options.rows} rows, {nbytes / 1e6:.0f} MB in {FILES} files; {RANKS} ranks or threads")
     print(f"{'':10}{'median':>10}{'fastest':>10}{'ratio':>8}{'first':>10}")
     for name, row in found.items():
         first = f"{row['first_s']:.2f} s" if row["first_s"] else ""

@@ -114,9 +114,6 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError as error:
         return _end_job(error, "the reader of stdout has gone", 1)
     except Exception as error:
-        import traceback
-
-        traceback.print_exc()
         return _end_job(error, f"{type(error).__name__}: {error}", 1)
 
 
