@@ -37,7 +37,7 @@ def reduce_command(
 
     With --exact the result is the float nearest to the exact sum or mean of each element: the same bits for any number
     of ranks and any order of files. Sums of integers are int64 or uint64, and an error where that does not hold them.
-    Each rank needs some 200 MB besides the result.
+    Each rank takes up to 300 MB, and the result on the first.
     """
     if exact and op not in ("sum", "mean"):
         raise click.UsageError(f"--exact goes with --op sum or mean, found {op}")

@@ -19,6 +19,7 @@ PURE = (
 PURE += (
     " runtime.plan runtime.agreement commands diagnosis stats stats.moments stats.describe stats.records stats.elements"
 )
+HEAVY = {"mpi4py.MPI", "cupy", "rich", "torch", "ml_dtypes", "matplotlib", "numba", "pyarrow", "h5py"}
 MODULES = [
     module.name for module in pkgutil.walk_packages(hpcreduce.__path__, "hpcreduce.") if "__main__" not in module.name
 ]
@@ -31,7 +32,7 @@ import sys
 from pathlib import Path
 sys.modules["mpi4py"] = None  # importing it raises
 import {module}
-heavy = {"mpi4py.MPI", "cupy", "rich", "torch", "ml_dtypes", "matplotlib", "numba", "pyarrow", "h5py"} & {*sys.modules}
+heavy = {HEAVY} & set(sys.modules)
 assert not heavy, heavy
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
