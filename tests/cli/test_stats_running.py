@@ -19,17 +19,17 @@ MIB = 1 << 20
 
 
 def test_memory_does_not_grow_with_the_file(mpirun, folder):
-    """Peaks of two ranks that read 16 MB and 64 MB of CSV: a rank holds blocks, not its share."""
+    """Peaks of two ranks that read 16 MB and 128 MB of CSV: a rank holds blocks, not its share; numba is half of it."""
     line = b"1.5,2.5,1.5,2.5,1.5,2.5,1.5,text\n"
     peaks = {}
-    for name, size in ("small", 16), ("large", 64):
+    for name, size in ("small", 16), ("large", 128):
         rows = size * 1_000_000 // len(line)
         (folder / f"{name}.csv").write_bytes(b"a,b,c,d,e,f,g,h\n" + line * rows)
         result = mpirun(2, "python", PROGRAMS / "peak.py", folder, "stats", f"{name}.csv", "--json", f"{name}.json")
         assert decent(result).status == 0, result
         assert json.loads((folder / f"{name}.json").read_text())["rows"] == rows
         peaks[name] = max(int((folder / f"peak.{rank}").read_text()) for rank in range(2))
-    assert peaks["large"] < peaks["small"] + 16 * MIB and peaks["large"] < 300 * MIB, peaks
+    assert peaks["large"] < peaks["small"] + 56 * MIB and peaks["large"] < 300 * MIB, peaks
 
 
 @pytest.fixture
