@@ -12,14 +12,13 @@ from typing import Any
 
 import click
 
-from hpcreduce.commands.console import CommandError, Console, need, to_json
+from hpcreduce.commands.console import PICTURES, CommandError, Console, need, to_json
 from hpcreduce.stats import report, screen, sources
 from hpcreduce.stats.batches import NUMBER
 from hpcreduce.stats.moments import StatsError, Summary, Wanted, passes, summarise
 from hpcreduce.stats.sources import ReadOptions, Source
 from hpcreduce.units import plural
 
-PICTURES = (".png", ".svg")
 TABLES = (".csv", ".parquet")
 BINS = 50
 """Bins of the histograms that are drawn if no other number is asked for."""
@@ -127,7 +126,7 @@ _HELP = {
 @click.option("--decimal", type=Sign(), default=".", metavar="CHAR", help=_HELP["decimal"])
 @click.option("--json", "json_path", metavar="FILE|-", help=_HELP["json"])
 @click.option("--output", metavar="FILE.csv|parquet", help=_HELP["output"])
-@click.option("--plot", "plot_path", metavar="FILE.png|svg", help=_HELP["plot"])
+@click.option("--plot", "plot_path", metavar="FILE.png|svg|pdf", help=_HELP["plot"])
 @click.option("--fast", is_flag=True, help=_HELP["fast"])
 def stats_command(
     files: tuple[str, ...],
@@ -179,10 +178,10 @@ def stats_command(
         summary = _summarise(console, source, wanted, names)
         origin = report.Origin(source.files, [shard.file for shard in source.shards])
         document = report.document(summary, origin, wanted)
-        if console.first:
-            _write(document, opened, json_path, output)
-            if plot_path:
-                _draw(console, document, opened[plot_path], plot_path)
+        for path, file in opened.items():
+            with console.told(path):
+                if file:
+                    _write(console, document, file, path, path == json_path)
     if json_path == "-":
         console.out(to_json(document))
     elif console.first:
@@ -209,7 +208,7 @@ def _outputs(json_path: str | None, output: str | None, plot_path: str | None) -
     if output and not output.endswith(TABLES):
         raise click.UsageError(f"the output {output} must end in {' or '.join(TABLES)}")
     if plot_path and not plot_path.endswith(PICTURES):
-        raise click.UsageError(f"the picture {plot_path} must end in {' or '.join(PICTURES)}")
+        raise click.UsageError(f"the picture {plot_path} must end in {', '.join(PICTURES)}")
     paths = [path for path in (json_path, output, plot_path) if path and path != "-"]
     if len({os.path.realpath(path) for path in paths}) < len(paths):
         raise click.UsageError("--json, --output and --plot need a file each, and two are the same")
@@ -268,15 +267,15 @@ def _where(source: Source, error: StatsError) -> str:
     return f"{source.files[owner]}{row}: "
 
 
-def _write(document: dict[str, Any], opened: dict[str, Any], json_path: str | None, output: str | None) -> None:
-    if json_path and json_path != "-":
-        opened[json_path].write(f"{to_json(document)}\n".encode())
-    if output:
-        report.write(document, opened[output], output.rsplit(".", 1)[1])
+def _write(console: Console, document: dict[str, Any], file: Any, path: str, as_json: bool) -> None:
+    """Write one of the output files; its name says what it is, unless it is the JSON."""
+    form = path.rsplit(".", 1)[-1]
+    if as_json:
+        file.write(f"{to_json(document)}\n".encode())
+    elif path.endswith(TABLES):
+        report.write(document, file, form)
+    else:
+        from hpcreduce.stats import plots
 
-
-def _draw(console: Console, document: dict[str, Any], file: Any, path: str) -> None:
-    from hpcreduce.stats import plots
-
-    if left_out := plots.histograms(document, file, path.rsplit(".", 1)[1]):
-        console.note(f"note: {path} has no room for {plural(len(left_out), 'column')}, from {left_out[0]!r} on")
+        if left_out := plots.histograms(document, file, form):
+            console.note(f"note: {path} has no room for {plural(len(left_out), 'column')}, from {left_out[0]!r} on")

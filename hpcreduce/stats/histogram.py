@@ -10,11 +10,13 @@ class Histogram:
 
     def __init__(self, bins: int, low: float, high: float, dtype: str) -> None:
         self.bins, self.range, self.dtype = bins, (low, high), np.dtype(dtype)
+        if self.dtype.kind == "f":
+            self.dtype = np.dtype(np.float64)  # edges of float32 would be others than those of the same values in CSV
         nothing = np.zeros(0, self.dtype)
         self.counts, self.edges = np.histogram(nothing, bins, self.range)
 
     def add(self, values: np.ndarray) -> None:
-        """Take in values, as those of the column's type."""
+        """Take in values, integers as those of the column's type."""
         values = values.astype(self.dtype, copy=False)
         self.counts = self.counts + np.histogram(values, self.bins, self.range)[0]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from launching import refused_by_all
+from launching import PROGRAMS, refused, refused_by_all
 from test_reduce_errors import Trap, npy
 
 OLD = b"of an earlier run"
@@ -107,7 +107,7 @@ USAGE = {
     "decimal and delimiter": (["--decimal", ","], "another --delimiter"),
     "decimal and thousands": (["--delimiter", ";", "--decimal", ",", "--thousands", ","], "--thousands"),
     "form of the output": (["--output", "a.txt"], ".csv or .parquet"),
-    "form of the picture": (["--plot", "a.gif"], ".png or .svg"),
+    "form of the picture": (["--plot", "a.gif"], ".png, .svg, .pdf"),
     "output to stdout": (["--output", "-"], "--json"),
     "same file twice": (["--json", "a.csv", "--output", "./a.csv"], "two are the same"),
     "columns both ways": (["--columns", "a", "--column", "1"], "one of them"),
@@ -141,3 +141,12 @@ def test_folder_that_cannot_be_written(many, data):
 def test_output_is_refused_before_anything_is_read(many, data):
     (said,) = many(2, [["stats", "absent.csv", "--json", "no/where.json"]])
     refused_by_all(said, 1, "no/where.json")
+
+
+@pytest.mark.parametrize("option, name", [("--json", "new.json"), ("--output", "new.csv"), ("--plot", "new.pdf")])
+def test_H14_disk_that_is_full(mpirun, data, option, name):
+    """A limit on the size of files stands in for a full disk; a histogram of many bins fills it."""
+    words = ("stats", "good.csv", "--histogram", "40000", option, name)
+    result = mpirun(2, "python", PROGRAMS / "full_disk.py", *words)
+    refused(result, 1, f"cannot write {name}")
+    assert result.seconds < 30 and not (data / name).exists(), result
