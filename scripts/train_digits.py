@@ -27,7 +27,7 @@ from digits_networks import BACKENDS, Run, Settings, accuracy, digits
 
 import hpcreduce
 from hpcreduce.commands import TERMINATED, run
-from hpcreduce.commands.console import PICTURES, Console, need_matplotlib, whole_file
+from hpcreduce.commands.console import PICTURES, Console, need, whole_file
 from hpcreduce.schedule import partition
 
 STEPS = 40
@@ -202,7 +202,7 @@ def digits_command(
     if resume and not checkpoint:
         raise click.UsageError("--resume needs --checkpoint")
     if picture:
-        need_matplotlib()
+        need("matplotlib", "--plot")
     console, settings = Console(), Settings(**options)
     console.agree(missing(backend))
     data = digits()

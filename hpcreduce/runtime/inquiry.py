@@ -104,6 +104,7 @@ class Inquiry:
         self._told: tuple[Any, ...] = ()
         self._sweep: list[int] = []
         self._parting: list[int] = []
+        self._heard: set[int] = set()  # who has said goodbye, be it that it came back since
 
     @property
     def frozen(self) -> bool:
@@ -122,6 +123,7 @@ class Inquiry:
             self._details[source] = content["detail"]
         elif kind == BYE:
             self.gone[source] = content
+            self._heard.add(source)
         elif self.verdict is None:
             self.verdict = Verdict(content["kind"], content["text"], tuple(content["ranks"]))
 
@@ -167,6 +169,7 @@ class Inquiry:
 
     def come_back(self) -> None:
         """Tell that this rank has not left after all."""
+        self._heard.clear()
         self._send(STATE, self._state(), self._others())
 
     def leave(self, why: str, clock: float) -> None:
@@ -178,8 +181,8 @@ class Inquiry:
 
     @property
     def parted(self) -> bool:
-        """Whether all have left whom this rank told that it leaves."""
-        return self.gone.keys() >= set(self._parting)
+        """Whether all have said goodbye whom this rank told that it leaves."""
+        return self._heard >= set(self._parting)
 
     def _others(self) -> list[int]:
         return [rank for rank in range(self.size) if rank != self.rank and not self._failed(rank)]

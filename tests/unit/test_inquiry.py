@@ -235,6 +235,19 @@ def test_a_rank_that_comes_back():
     assert not any(job.run(5.0)) and not job.ranks[0].gone
 
 
+def test_a_rank_that_comes_back_at_once_has_parted():
+    """Or the other would wait for its goodbye again, and come back too late itself."""
+    job = Job(2)
+    job.leave(0)
+    job.deliver(1)
+    job.leave(1)
+    job.deliver(0)
+    job.ranks[1].come_back()
+    job.post()
+    job.deliver(0)
+    assert job.ranks[0].parted and job.ranks[1].gone and not job.ranks[0].gone
+
+
 def test_a_failure_is_known_at_once():
     job = Job(3)
     for rank in range(2):
