@@ -10,8 +10,8 @@ class Histogram:
 
     def __init__(self, bins: int, low: float, high: float, dtype: str) -> None:
         self.bins, self.range, self.dtype = bins, (low, high), np.dtype(dtype)
-        if self.dtype.kind == "f":
-            self.dtype = np.dtype(np.float64)  # edges of float32 would be others than those of the same values in CSV
+        if self.dtype.kind == "f":  # edges of float32 would be others than those of the same values in CSV
+            self.range, self.dtype = (float(low), float(high)), np.dtype(np.float64)
         nothing = np.zeros(0, self.dtype)
         self.counts, self.edges = np.histogram(nothing, bins, self.range)
 

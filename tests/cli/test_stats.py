@@ -198,10 +198,12 @@ def test_S20_same_in_all_formats_and_on_any_number_of_ranks(write, folder, stats
     found = stats(*[[name, *options, *more.get(name, [])] for name in names], ranks=[*RANKS, 7])
     documents = [document for document, _ in found]
     for name, document in zip(names, documents, strict=True):
-        for described in document["columns"].values():
+        for title, described in document["columns"].items():
             for extreme in described.pop("argmin"), described.pop("argmax"):
                 assert name.startswith("part") or extreme["file"] == name
             described.pop("dtype")
+            for figure, value in described.items():
+                assert value == documents[0]["columns"][title][figure], (name, title, figure)
         assert document == documents[0], name
     there = [Fraction(x) for x in data["a"].tolist() if not math.isnan(x)]
     found = documents[0]["columns"]
