@@ -10,6 +10,8 @@ Rules that hold here:
 
 from __future__ import annotations
 
+import functools
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -54,14 +56,23 @@ def inspect_parquet(path: str, options: ReadOptions) -> Found:
     return Found(path, "Parquet", types, sum(nbytes for _, nbytes in units), rows, units=units, notes=notes)
 
 
+@functools.lru_cache(maxsize=1)
+def _footer(path: str, changed: int) -> Any:
+    """Return the footer of a file, which is parsed once for all of its row groups that are read in turn."""
+    from pyarrow import parquet
+
+    return parquet.read_metadata(path)
+
+
 def read_parquet(
     found: Found, place: int, columns: Sequence[str], options: ReadOptions
 ) -> Iterator[tuple[int, dict[str, Any], int]]:
     """Read a row group: yield rows, columns and bytes read."""
     from pyarrow import parquet
 
+    metadata = _footer(found.where, os.stat(found.where).st_mtime_ns)
     size = max(1, min(WIDEST, options.block // (8 * max(1, len(columns)))))
-    with parquet.ParquetFile(found.where, buffer_size=1 << 18, pre_buffer=False) as file:
+    with parquet.ParquetFile(found.where, metadata=metadata, buffer_size=1 << 18, pre_buffer=False) as file:
         for batch in file.iter_batches(size, [place], list(columns), use_threads=False):
             yield batch.num_rows, {name: batch.column(name) for name in columns}, 0
 
