@@ -19,7 +19,7 @@ PURE = (
 )
 PURE += (
     " runtime.plan runtime.agreement commands diagnosis gradients"
-    " stats stats.moments stats.describe stats.records stats.elements"
+    " stats stats.moments stats.describe stats.records stats.elements stats.sources"
 )
 HEAVY = {"mpi4py.MPI", "cupy", "rich", "torch", "ml_dtypes", "matplotlib", "numba", "pyarrow", "h5py"}
 MODULES = [
