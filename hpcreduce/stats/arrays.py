@@ -71,13 +71,13 @@ def arrange(path: str, name: str, tables: Sequence[Table], options: ReadOptions,
         if any(types[column] is not None for column in table.columns):
             kept.append(table)
     notes = schema.supported(options.columns, unsupported)
-    lengths = {(table.shape or (1,))[0]: table for table in kept}
+    lengths = {(table.shape or (1,))[0]: table for table in kept or tables[:1]}
     if len(lengths) > 1:
         (rows, one), (others, other) = list(lengths.items())[:2]
         raise SourceError(f"{one.member} has {rows} rows, but {other.member} {others}; choose columns of one length")
     rows = next(iter(lengths), 0)
     nbytes = sum(int(np.prod(table.shape, dtype=object)) * table.dtype.itemsize for table in kept)
-    notes += () if rows or not kept else ("has no rows",)
+    notes += () if rows else ("has no rows",)
     types = {column: kind for column, kind in types.items() if column not in unsupported}
     found = Found(path, name, types, nbytes, rows, layout=tuple(kept), notes=notes)
     return found._replace(extent=(0, rows), grain=grain) if cuttable else found._replace(units=(((0, rows), nbytes),))

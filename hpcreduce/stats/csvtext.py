@@ -20,7 +20,7 @@ from hpcreduce.stats.reading import Shard, SourceError
 
 LONGEST = 1 << 28
 """Bytes of the longest record."""
-SCAN = 1 << 24
+SCAN = 1 << 22
 """Bytes that are searched for quotes at a time."""
 
 

@@ -18,6 +18,7 @@ PURE = (
 )
 PURE += (
     " runtime.plan runtime.agreement commands diagnosis stats stats.moments stats.describe stats.records stats.elements"
+    " stats.sources"
 )
 HEAVY = {"mpi4py.MPI", "cupy", "rich", "torch", "ml_dtypes", "matplotlib", "numba", "pyarrow", "h5py"}
 MODULES = [
