@@ -190,7 +190,7 @@ def _paths(comm: Any, files: Sequence[str]) -> tuple[list[str], Any]:
 def _copy(stdin: Any, spool: Any) -> None:
     """Copy stdin to its end, for which nobody can wait under mpirun of Open MPI 5.0: it does not pass it on."""
     patience = SILENCE if "OMPI_COMM_WORLD_SIZE" in os.environ else None
-    while select.select([stdin], [], [], patience)[0]:
+    while patience is None or select.select([stdin], [], [], patience)[0]:
         data = stdin.read1(1 << 20)
         if not data:
             spool.flush()
