@@ -5,9 +5,9 @@
 
 The data are 8 Parquet files of 5 columns of float64: four of random numbers, one of few values. Every contender
 computes count, sum, mean, variance, minimum and maximum of all columns: ours on 2 ranks, the rivals on 2 threads. A
-time is that of the work inside a process that has already imported its libraries, started MPI and described a small
-file; of ranks, the slowest one's. `read` is pyarrow alone on 2 ranks, `batches` what `stats` reads with, and `first`
-the small file: what a process pays once. Medians; the ratio is the median over the rounds of time / time of `exact`.
+time is that of the work inside a process that has already imported its libraries, started MPI and described small
+files; of ranks, the slowest one's. `read` is pyarrow alone on 2 ranks, `batches` what `stats` reads with, and `first`
+the small files: what a process pays once. Medians; the ratio is the median over the rounds of time / time of `exact`.
 
 --rivals (or HPCREDUCE_RIVALS) names a Python that has duckdb and polars; those that are missing are left out.
 """
@@ -26,8 +26,8 @@ HERE = Path(__file__).resolve()
 FILES, COLUMNS, RANKS = 8, "abcde", 2
 OURS = ("exact", "fast", "batches", "read")
 RIVALS = ("duckdb", "polars")
-SMALL = 300_000
-"""Rows of the small file: enough for the compiled loops to be loaded."""
+SMALL = 100_000
+"""Rows of each small file: enough for every rank to load the compiled loops."""
 
 
 def make(folder, rows):
@@ -37,7 +37,7 @@ def make(folder, rows):
     import pyarrow.parquet as pq
 
     for index in range(FILES):
-        for path, count in ((folder / f"{index}.parquet", rows // FILES), (folder / "small.parquet", SMALL)):
+        for path, count in ((folder / f"{index}.parquet", rows // FILES), (folder / f"small{index}.parquet", SMALL)):
             if path.exists() and pq.read_metadata(path).num_rows == count:
                 continue
             random = np.random.default_rng(index)
@@ -48,7 +48,7 @@ def make(folder, rows):
 
 
 def ours(name, folder, files):
-    """Run one of ours on these ranks; rank 0 prints the seconds of the slowest rank, and those of the small file."""
+    """Run one of ours on these ranks; rank 0 prints the seconds of the slowest rank, and those of the small files."""
     from mpi4py import MPI
 
     import hpcreduce.commands
@@ -75,7 +75,7 @@ def ours(name, folder, files):
 
     work = {"exact": described, "fast": described, "batches": batches, "read": read}[name]
     seconds = []
-    for paths in [str(folder / "small.parquet")], files:
+    for paths in [str(folder / f"small{index}.parquet") for index in range(FILES)], files:
         comm.Barrier()
         start = time.perf_counter()
         work(paths)
@@ -116,7 +116,7 @@ def rival(name, files):
 
 
 def timed(name, folder, python):
-    """Return the seconds of one contender, and those of the small file; None if it is not installed."""
+    """Return the seconds of one contender, and those of the small files; None if it is not installed."""
     environment = os.environ | {"POLARS_MAX_THREADS": str(RANKS), "OMP_NUM_THREADS": "1"}
     environment["PYTHONPATH"] = os.pathsep.join([str(HERE.parent.parent), environment.get("PYTHONPATH", "")])
     command = [sys.executable if name in OURS else python, HERE, "--only", name, "--folder", folder]

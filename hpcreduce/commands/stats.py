@@ -89,7 +89,7 @@ _HELP = {
     "dataset": "Of HDF5 files: the dataset to read.",
     "ddof": "The divisor of variance and covariance is count - ddof: 1 for a sample, 0 for a population.",
     "moments": (
-        "Also variance, skewness and kurtosis (of the population and of a sample), product, and file and row of "
+        "Also variance, skewness and excess kurtosis (of the population and of a sample), product, and file and row of "
         "the extremes."
     ),
     "covariance": "Also the covariance of each pair of columns.",
@@ -186,7 +186,8 @@ def stats_command(
         console.out(to_json(document))
     elif console.first:
         rows, read = plural(summary.rows, "row"), plural(len(source.files), "file")
-        console.out(f"{rows} in {read}, {plural(summary.ranks, 'rank')}\n")
+        weighted = f"; sum, mean, std and var weighted by {screen.clean(weights)}" if weights else ""
+        console.out(f"{rows} in {read}, {plural(summary.ranks, 'rank')}{weighted}\n")
         for line in screen.lines(document):
             console.out(line)
     return 0

@@ -50,7 +50,7 @@ def _panel(panel: Any, name: str, column: Mapping[str, Any]) -> None:
     panel.stairs(counts, edges, fill=True, facecolor="#9ECAE1", edgecolor="#08519C", linewidth=0.6)
     panel.set_ylim(bottom=0)
     panel.margins(x=0)
-    panel.locator_params(axis="x", nbins=5)
+    panel.locator_params(axis="x", nbins=4)
     label = clean(name)
     panel.set_xlabel((label if len(label) <= _LABEL else f"{label[: _LABEL - 1]}…").replace("$", r"\$"))
     panel.set_ylabel("rows")

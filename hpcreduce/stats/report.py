@@ -56,6 +56,8 @@ def document(summary: Summary, origin: Origin, wanted: Wanted) -> dict[str, Any]
     """Return what ``--json`` writes."""
     columns = {name: _described(summary, origin, wanted.moments, column) for name, column in summary.columns.items()}
     found: dict[str, Any] = {"rows": summary.rows, "ranks": summary.ranks, "columns": columns}
+    if wanted.weights is not None:
+        found["weights"] = wanted.weights
     if summary.covariance:
         names, matrix = summary.covariance
         found["covariance"] = {

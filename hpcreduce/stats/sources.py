@@ -11,7 +11,8 @@ Rules that hold here:
 from __future__ import annotations
 
 import contextlib
-import shutil
+import os
+import select
 import struct
 import sys
 import tempfile
@@ -26,6 +27,9 @@ from hpcreduce.stats.formats import FORMATS, STDIN
 from hpcreduce.stats.reading import Found, ReadOptions, Shard, SourceError
 
 __all__ = ["ReadOptions", "Shard", "Source", "SourceError", "find"]
+
+SILENCE = 30.0
+"""Seconds that stdin may be silent where its end may never come."""
 
 
 class Source(NamedTuple):
@@ -177,11 +181,25 @@ def _paths(comm: Any, files: Sequence[str]) -> tuple[list[str], Any]:
             if STDIN in paths:
                 spool = tempfile.TemporaryFile()  # noqa: SIM115
                 with _told("stdin", 0):
-                    shutil.copyfileobj(sys.stdin.buffer, spool, 1 << 20)
-                    spool.flush()
+                    _copy(sys.stdin.buffer, spool)
         except SourceError as caught:
             error = caught
     return _together(comm, paths, error)[0], spool
+
+
+def _copy(stdin: Any, spool: Any) -> None:
+    """Copy stdin to its end, for which nobody can wait under mpirun of Open MPI 5.0: it does not pass it on."""
+    patience = SILENCE if "OMPI_COMM_WORLD_SIZE" in os.environ else None
+    while patience is None or select.select([stdin], [], [], patience)[0]:
+        data = stdin.read1(1 << 20)
+        if not data:
+            spool.flush()
+            return
+        spool.write(data)
+    raise SourceError(
+        f"no data and no end for {patience:g} s. mpirun of Open MPI 5.0 does not pass on that its stdin has ended: "
+        "name a file, or start without mpirun"
+    )
 
 
 def _inspect(comm: Any, paths: Sequence[str], options: ReadOptions, spool: Any) -> list[Found]:

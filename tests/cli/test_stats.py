@@ -357,7 +357,7 @@ def test_promises(write, stats):
 def test_weights(write, stats):
     write({"a.csv": "x,w\n1,1\n2,0\n,5\n4,3\n", "b.csv": "x,w\n1,1\n4,1\n4,1\n4,1\n"})
     weighted, repeated = stats(["a.csv", "--weights", "w"], ["b.csv", "--columns", "x"])
-    assert list(weighted[0]["columns"]) == ["x"]
+    assert list(weighted[0]["columns"]) == ["x"] and weighted[0]["weights"] == "w" and "weights" not in repeated[0]
     assert figures(weighted, "sum mean var std min max") == figures(repeated, "sum mean var std min max")
 
 
