@@ -29,7 +29,7 @@ def test_memory_does_not_grow_with_the_file(mpirun, folder):
         assert decent(result).status == 0, result
         assert json.loads((folder / f"{name}.json").read_text())["rows"] == rows
         peaks[name] = max(int((folder / f"peak.{rank}").read_text()) for rank in range(2))
-    assert peaks["large"] < peaks["small"] + 96 * MIB, peaks  # of 112 MB more
+    assert peaks["large"] < peaks["small"] + 56 * MIB and peaks["large"] < 300 * MIB, peaks
 
 
 @pytest.fixture

@@ -119,10 +119,11 @@ class Slurm:
             assert time.monotonic() < deadline, (self.show(job), self.printed(job))
             time.sleep(0.1)
 
-    def processes(self):
-        """Return the command lines that run on the nodes, but for Slurm's and the shells that keep them."""
+    def ranks(self):
+        """Return the command lines of the Python programs that run on the nodes, but not of what launches them."""
         said = self.run("ps", "-wweo", "stat=,args=").stdout.splitlines()
-        return [line for line in said if "python" in line and "_keep" not in line and not line.startswith("Z")]
+        found = [line.split(maxsplit=1)[1] for line in said if not line.startswith("Z")]
+        return [line for line in found if line.startswith("python ")]
 
 
 @pytest.fixture(scope="session")
@@ -143,7 +144,10 @@ def up(tmp_path_factory):
     yield up
     for name in made:
         assert control("down", "--name", name).returncode == 0
-        assert not traces(name)
+        deadline = time.monotonic() + 10
+        while left := traces(name):  # what started the keeper ends after it
+            assert time.monotonic() < deadline, left
+            time.sleep(0.05)
 
 
 @pytest.fixture(scope="session")

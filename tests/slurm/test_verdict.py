@@ -94,9 +94,8 @@ def test_H13_stats_that_are_stopped_leave_no_half_file(slurm, large):
     """By scancel, and by the warning signal: no output file, a dump of the last calls, no process."""
     jobs = [slurm.script("stats.sbatch", large, nodes=2, ranks=1, env={"HPCREDUCE_PATIENCE": "1"}) for _ in range(2)]
     folders = [slurm.folder / f"stats-{job}" for job in jobs]
-    for job in jobs:
-        slurm.until(lambda job=job: "started by" in slurm.printed(job), job)
-    time.sleep(4)
+    slurm.until(lambda: sum("python -m hpcreduce stats" in line for line in slurm.ranks()) == 4, jobs[0])
+    time.sleep(3)
     slurm.run("scancel", jobs[0])
     slurm.run("scancel", "--batch", "--signal=USR1", jobs[1])
     cancelled, warned = slurm.wait(*jobs, seconds=30)
@@ -106,7 +105,7 @@ def test_H13_stats_that_are_stopped_leave_no_half_file(slurm, large):
         assert {file.name for file in folder.iterdir()} <= {"dumps"}, list(folder.iterdir())
         assert [json.loads(file.read_text())["reason"] for file in (folder / "dumps").glob("rank-*.json")]
     deadline = time.monotonic() + 10
-    while left := slurm.processes():
+    while left := slurm.ranks():
         assert time.monotonic() < deadline, left
         time.sleep(0.2)
 

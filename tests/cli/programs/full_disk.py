@@ -8,5 +8,5 @@ from mpi4py import MPI
 from hpcreduce import commands
 
 if MPI.COMM_WORLD.rank == 0:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 sys.exit(commands.run(sys.argv[1:]))
