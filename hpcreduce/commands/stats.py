@@ -15,8 +15,10 @@ import click
 from hpcreduce.commands.console import PICTURES, CommandError, Console, need, to_json
 from hpcreduce.stats import report, screen, sources
 from hpcreduce.stats.batches import NUMBER
-from hpcreduce.stats.moments import StatsError, Summary, Wanted, passes, summarise
+from hpcreduce.stats.meeting import StatsError
+from hpcreduce.stats.moments import passes, summarise
 from hpcreduce.stats.sources import ReadOptions, Source
+from hpcreduce.stats.wanted import Summary, Wanted
 from hpcreduce.units import plural
 
 TABLES = (".csv", ".parquet")

@@ -18,6 +18,7 @@ from hpcreduce.gradients import replicas, reports, tensors
 from hpcreduce.gradients.buckets import Bucket, Options, arrange
 from hpcreduce.gradients.parameters import Parameter, described, read, values
 from hpcreduce.gradients.step import Head, Step, check_for
+from hpcreduce.objects import everyone
 from hpcreduce.related import bcast
 from hpcreduce.runtime import agreement, lists
 from hpcreduce.runtime import wire as encoding
@@ -293,7 +294,7 @@ class GradientAverager:
             bucket.finish(head.total or 1.0, state.size)
         if head.troubled:
             lost = [[self._parameters[index].label, text] for index, text in sorted(step.lost.items())]
-            theirs = reports.gather(self._comm, [reports.describe(step.error), lost], self._timeout)
+            theirs = everyone(self._comm, [reports.describe(step.error), lost], self._timeout)
             reports.refuse(state, "average()", [error for error, _ in theirs], step.error)
             return self._judge(*reports.nonfinite([lost for _, lost in theirs]))
         if not head.total:

@@ -15,17 +15,9 @@ import numpy as np
 from hpcreduce.collectives import allreduce
 from hpcreduce.errors import MismatchError, PeerError
 from hpcreduce.gradients.parameters import NAMED, differences
-from hpcreduce.related import allgather
+from hpcreduce.objects import everyone
 from hpcreduce.runtime.inquiry import named
 from hpcreduce.runtime.state import State
-
-
-def gather(comm: Any, own: Any, timeout: float | None) -> list[Any]:
-    """Return what each rank passes, which JSON can hold; collective."""
-    data = json.dumps(own).encode()
-    longest = int(allreduce(comm, len(data), op="max", timeout=timeout))
-    rows = allgather(comm, np.frombuffer(data.ljust(longest), np.uint8), timeout=timeout)
-    return [json.loads(row.tobytes()) for row in rows]
 
 
 def compare(comm: Any, state: State, own: dict[str, Any], error: Exception | None, timeout: float | None) -> None:
@@ -45,7 +37,7 @@ def compare(comm: Any, state: State, own: dict[str, Any], error: Exception | Non
         if error:
             raise error
         return
-    theirs = gather(comm, own | {"error": describe(error)}, timeout)
+    theirs = everyone(comm, own | {"error": describe(error)}, timeout)
     refuse(state, "GradientAverager", [each["error"] for each in theirs], error)
     raise MismatchError(f"rank {state.rank}: GradientAverager: the ranks disagree: {differences(theirs)}")
 

@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from hpcreduce.stats import meeting, moments
+from hpcreduce.objects import everyone
+from hpcreduce.stats import meeting
 from hpcreduce.stats.batches import BOOL, DATE, NUMBER, TEXT, Batch, Column, Field
 from hpcreduce.stats.meeting import StatsError
+from hpcreduce.stats.moments import passes, summarise
 from hpcreduce.stats.wanted import Summary, Wanted
 
 
@@ -78,7 +80,7 @@ def describe(
     read: Callable[[], Iterator[Mapping[str, Any]]]
     schema: list[Field] = []
     with meeting.together(comm):
-        read, first = _reader(data, _passes(wanted))
+        read, first = _reader(data, passes(wanted))
         schema = [] if first is None else _schema(first)
     schema = _agreed(comm, schema)
     if weights is not None and weights not in [field.name for field in schema]:
@@ -95,14 +97,13 @@ def describe(
             yield Batch(comm.rank, row, rows, columns)
             row += rows
 
-    return _summarise(comm, schema, batches, wanted)
+    return summarise(comm, schema, batches, wanted)
 
 
-_summarise, _passes = moments.summarise, moments.passes
 _EXPECTED = "an array, a mapping of arrays or an Arrow table"
 
 
-def _reader(data: Any, passes: int) -> tuple[Callable[[], Iterator[Mapping[str, Any]]], Mapping[str, Any] | None]:
+def _reader(data: Any, times: int) -> tuple[Callable[[], Iterator[Mapping[str, Any]]], Mapping[str, Any] | None]:
     """Return a function that yields this rank's batches as mappings, and the first of them."""
     if data is None:
         return lambda: iter(()), None
@@ -114,7 +115,7 @@ def _reader(data: Any, passes: int) -> tuple[Callable[[], Iterator[Mapping[str, 
         raise TypeError(f"cannot describe {type(data).__name__}; expected {_EXPECTED}")
     if iter(data) is not data:
         return lambda: map(_batch, data), next(map(_batch, data), None)
-    if passes > 1:
+    if times > 1:
         raise TypeError("an iterator can be read only once, and this takes two passes; give a list or a function")
     batches = map(_batch, data)
     first = next(batches, None)
@@ -183,7 +184,7 @@ def _field(name: str, column: Any) -> Field:
 def _agreed(comm: Any, schema: list[Field]) -> list[Field]:
     """Return the columns of all ranks, of which those without any batch say nothing; collective."""
     agreed: list[Field] = []
-    for rank, theirs in enumerate(meeting.everyone(comm, schema)):
+    for rank, theirs in enumerate(everyone(comm, schema)):
         if not theirs:
             continue
         if not agreed:

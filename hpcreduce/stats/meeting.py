@@ -1,4 +1,4 @@
-"""What the ranks tell each other: integers to be added, the lowest of tuples, and small objects from everyone.
+"""What the ranks tell each other: integers to be added, the lowest of tuples, and what went wrong.
 
 Everything goes through this package's own collective calls, so that a rank that does not come is named.
 """
@@ -6,6 +6,7 @@ Everything goes through this package's own collective calls, so that a rank that
 from __future__ import annotations
 
 import contextlib
+import math
 import pickle
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
@@ -14,7 +15,7 @@ import numpy as np
 
 from hpcreduce.collectives import allreduce
 from hpcreduce.errors import HpcreduceError
-from hpcreduce.related import allgather
+from hpcreduce.objects import everyone
 from hpcreduce.stats import exact
 
 NONE: tuple[int, ...] = (2**63 - 1,) * 4
@@ -73,21 +74,12 @@ def lowest(comm: Any, tuples: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]
     return [tuple(row) for row in best.tolist()]
 
 
-def everyone(comm: Any, thing: Any) -> list[Any]:
-    """Return what each rank passes, which is small and can be pickled; collective."""
-    data = np.frombuffer(pickle.dumps(thing), np.uint8)
-    longest = allreduce(comm, data.size, op="max")
-    padded = np.zeros(longest, np.uint8)
-    padded[: data.size] = data
-    gathered = np.asarray(allgather(comm, padded)).reshape(comm.size, longest)
-    return [pickle.loads(row.tobytes()) for row in gathered]
-
-
 @contextlib.contextmanager
 def together(comm: Any) -> Iterator[None]:
     """Raise on every rank what the block raises on any: of several the one of lowest `order`, then rank; collective.
 
-    Until then the other ranks do their own work, so a rank that fails keeps nobody waiting.
+    Until then the other ranks do their own work, so a rank that fails keeps nobody waiting. A rank without work waits
+    for as long as the others have some: no time-out counts that.
     """
     found: Exception | None = None
     try:
@@ -96,10 +88,9 @@ def together(comm: Any) -> Iterator[None]:
         if isinstance(error, HpcreduceError) and not hasattr(error, "order"):
             raise  # all ranks have part in it already
         found = error
-    if not allreduce(comm, int(found is not None), op="max"):
-        return
-    errors = [error for error in everyone(comm, _portable(found)) if error is not None]
-    raise min(errors, key=lambda error: getattr(error, "order", 0)) from found
+    errors = [error for error in everyone(comm, _portable(found), math.inf) if error is not None]
+    if errors:
+        raise min(errors, key=lambda error: getattr(error, "order", 0)) from found
 
 
 def _portable(error: Exception | None) -> Exception | None:

@@ -17,22 +17,8 @@ from typing import Any
 
 from hpcreduce.stats import meeting
 from hpcreduce.stats.batches import NUMBER, Batch, Field
-from hpcreduce.stats.meeting import StatsError
 from hpcreduce.stats.table import Table
-from hpcreduce.stats.wanted import APPROXIMATE, EXACT, ROUNDED, SAME, Described, Summary, Wanted
-
-__all__ = [
-    "APPROXIMATE",
-    "EXACT",
-    "ROUNDED",
-    "SAME",
-    "Described",
-    "StatsError",
-    "Summary",
-    "Wanted",
-    "passes",
-    "summarise",
-]
+from hpcreduce.stats.wanted import Summary, Wanted
 
 Reader = Callable[[Sequence[str]], Iterable[Batch]]
 

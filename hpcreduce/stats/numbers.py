@@ -77,12 +77,14 @@ class Numbers:
 
     def add(self, rows: Rows, shard: int, row: int) -> Rows:
         """Take rows in, of a batch that begins there, and return those that are finite."""
-        found = list(map(kernels.squares, exact.parts(rows.values)))
+        parts = exact.parts(rows.values)
+        found = list(map(kernels.squares, parts))
         if found[0].special:
             rows = self._specials(rows, shard, row)
         if rows.values.size:
             self._extremes(rows, found[0].low, found[0].high, shard, row)
-            self.sums = Sums(*map(sum, zip(self.sums, sums(rows, found), strict=True)))
+            more = sums(rows) if self.weighted else _added(rows.values.size, parts, found)
+            self.sums = Sums(*map(sum, zip(self.sums, more, strict=True)))
         return rows
 
     def _specials(self, rows: Rows, shard: int, row: int) -> Rows:
@@ -110,15 +112,18 @@ class Numbers:
             self.high = min(self.high, (*highest, shard, row + _at(rows, _equal(values, -highest[0], -highest[1]))))
 
 
-def sums(rows: Rows, found: list[kernels.Deposit] | None = None) -> Sums:
-    """Return the exact sums of finite values; `found` is what their parts add up to."""
+def sums(rows: Rows) -> Sums:
+    """Return the exact sums of finite values."""
     count = rows.values.size
-    parts = exact.parts(rows.values)
-    if rows.weights is not None:
-        weights = exact.parts(rows.weights)
-        weight = sum(kernels.squares(part).sum for part in weights)
-        return Sums(count, weight, linear(rows), quadratic(rows.values, rows.values, rows.weights))
-    found = found or list(map(kernels.squares, parts))
+    if rows.weights is None:
+        parts = exact.parts(rows.values)
+        return _added(count, parts, list(map(kernels.squares, parts)))
+    weight = sum(kernels.squares(part).sum for part in exact.parts(rows.weights))
+    return Sums(count, weight, linear(rows), quadratic(rows.values, rows.values, rows.weights))
+
+
+def _added(count: int, parts: list[np.ndarray], found: list[kernels.Deposit]) -> Sums:
+    """Return the sums of values without weights, from what their parts add up to."""
     squares = sum(deposit.squares for deposit in found)
     if len(parts) > 1:
         squares += 2 * kernels.products(*parts)

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpcreduce.collectives import allreduce
+from hpcreduce.objects import everyone
 from hpcreduce.stats import meeting
 from hpcreduce.stats.meeting import StatsError
 
@@ -79,7 +80,7 @@ def compute(comm: Any, record: Record, batches: Iterable[Any]) -> Any:
             for other in states:
                 state = record.combine(state, other)
             single, arrays = not isinstance(state, tuple), _arrays(state)
-    layouts = meeting.everyone(comm, (single, [(array.shape, array.dtype) for array in arrays]))
+    layouts = everyone(comm, (single, [(array.shape, array.dtype) for array in arrays]))
     filled = [(rank, layout) for rank, layout in enumerate(layouts) if layout[1]]
     if not filled:
         raise StatsError("no rank has a batch")

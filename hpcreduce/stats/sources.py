@@ -21,9 +21,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from hpcreduce import arrayfiles
+from hpcreduce.objects import everyone
 from hpcreduce.stats import csvfiles, csvtext, csvtypes, formats, schema, shards
 from hpcreduce.stats.batches import Batch, Field
 from hpcreduce.stats.formats import FORMATS, STDIN
+from hpcreduce.stats.meeting import together
 from hpcreduce.stats.reading import Found, ReadOptions, Shard, SourceError
 
 __all__ = ["ReadOptions", "Shard", "Source", "SourceError", "find"]
@@ -164,27 +166,17 @@ def find(
     return Source(comm, paths, fields, notes, pieces, mine, options, found, dict(zip(names, types, strict=True)), spool)
 
 
-def _together(comm: Any, own: Any, error: SourceError | None = None) -> list[Any]:
-    """Return what each rank has, or raise the first error in the order of the files on every rank."""
-    everyone = comm.allgather((own, error))
-    if errors := [error for _, error in everyone if error is not None]:
-        raise min(errors, key=lambda error: error.order)
-    return [theirs for theirs, _ in everyone]
-
-
 def _paths(comm: Any, files: Sequence[str]) -> tuple[list[str], Any]:
     paths: list[str] = []
-    spool, error = None, None
-    if comm.rank == 0:
-        try:
+    spool = None
+    with together(comm):
+        if comm.rank == 0:
             paths = formats.expand(files)
             if STDIN in paths:
                 spool = tempfile.TemporaryFile()  # noqa: SIM115
                 with _told("stdin", 0):
                     _copy(sys.stdin.buffer, spool)
-        except SourceError as caught:
-            error = caught
-    return _together(comm, paths, error)[0], spool
+    return everyone(comm, paths)[0], spool
 
 
 def _copy(stdin: Any, spool: Any) -> None:
@@ -203,18 +195,16 @@ def _copy(stdin: Any, spool: Any) -> None:
 
 
 def _inspect(comm: Any, paths: Sequence[str], options: ReadOptions, spool: Any) -> list[Found]:
-    own, error = [], None
-    try:
+    own = []
+    with together(comm):
         for number in range(comm.rank, len(paths), comm.size):  # stdin comes first, so rank 0 takes it
             path = name = paths[number]
             if name == STDIN:
                 path, name = f"/proc/self/fd/{spool.fileno()}", "stdin"
             with _told(name, number):
                 own.append((number, formats.inspect(path, options, name)))
-    except SourceError as caught:
-        error = caught
-    everyone = [entry for theirs in _together(comm, own, error) for entry in theirs]
-    return [found for _, found in sorted(everyone, key=lambda entry: entry[0])]
+    entries = [entry for theirs in everyone(comm, own) for entry in theirs]
+    return [found for _, found in sorted(entries, key=lambda entry: entry[0])]
 
 
 def _follow(comm: Any, found: Sequence[Found], pieces: list[Shard], mine: Sequence[int]) -> list[Shard]:
@@ -225,17 +215,15 @@ def _follow(comm: Any, found: Sequence[Found], pieces: list[Shard], mine: Sequen
             ranges.setdefault(shard.file, []).append(number)
     if not ranges:
         return pieces
-    own, error = {}, None
-    try:
+    own = {}
+    with together(comm):
         for number in mine:
             shard = pieces[number]
             if len(ranges.get(shard.file, ())) > 1:
                 here = found[shard.file]
                 with _told(here.path, number):
                     own[number] = csvtext.effect(here.where, here.layout, *shard.place)
-    except SourceError as caught:
-        error = caught
-    effects = {number: effect for theirs in _together(comm, own, error) for number, effect in theirs.items()}
+    effects = {number: effect for theirs in everyone(comm, own) for number, effect in theirs.items()}
     told = list(pieces)
     for numbers in ranges.values():
         follow = csvtext.follow([pieces[number] for number in numbers], [effects.get(number) for number in numbers])
@@ -265,8 +253,7 @@ def _infer(
             progress(done, total)
 
     own: dict[int, dict[str, str]] = {}
-    error = None
-    try:
+    with together(comm):
         for number in to_do:
             shard = pieces[number]
             here = found[shard.file]
@@ -276,10 +263,8 @@ def _infer(
                 seen = csvfiles.infer(here, shard.place, wanted, options, step)
             step(end - done)
             own[shard.file] = csvtypes.join_all(own.get(shard.file, {}), seen)
-    except SourceError as caught:
-        error = caught
     seen_by_all: dict[int, dict[str, str]] = {}
-    for theirs in _together(comm, own, error):
+    for theirs in everyone(comm, own):
         for file, seen in theirs.items():
             seen_by_all[file] = csvtypes.join_all(seen_by_all.get(file, {}), seen)
     result = list(found)

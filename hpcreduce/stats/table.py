@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hpcreduce.objects import everyone
 from hpcreduce.stats import fast, figures, meeting, numbers
 from hpcreduce.stats.batches import NUMBER, Batch, Field
 from hpcreduce.stats.covariance import Pair
@@ -121,7 +122,7 @@ class Table:
 
     def meet(self, comm: Any) -> None:
         """Learn what the other ranks have seen in the first pass; collective."""
-        told = meeting.everyone(comm, self._told())
+        told = everyone(comm, self._told())
         self.shards.spread(1 + max(shard for shard, *_ in told))
         self.whole_weights = all(whole for _, whole, *_ in told)
         for rank, (_, _, others, *_) in enumerate(told):

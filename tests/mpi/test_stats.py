@@ -2,6 +2,7 @@
 
 import functools
 import math
+import time
 from fractions import Fraction
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from mpi4py import MPI
 
 import hpcreduce
+from hpcreduce.runtime import agreement
 from hpcreduce.stats import Record, StatsError, check_record, compute, describe, kernels, meeting
 from hpcreduce.stats.elements import Accumulators
 
@@ -250,6 +252,19 @@ def extent(values):
 LARGEST = Record(
     extent, lambda a, b: (a[0] + b[0], np.minimum(a[1], b[1])), lambda state: (int(state[0][0]), -state[1][1])
 )
+
+
+def test_a_rank_without_rows_waits_for_those_who_read(comm, monkeypatch):
+    """For longer than the time-out of a collective call."""
+    monkeypatch.setattr(agreement.state(comm), "timeout", 0.2)
+
+    def batches():
+        if comm.rank == comm.size - 1:
+            time.sleep(0.5)
+            yield np.arange(5.0)
+
+    summary = describe(comm, batches)
+    assert (summary.rows, summary.columns["0"].sum) == (5, 10.0)
 
 
 def test_records(comm):
