@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcreduce.runtime.rooms import ENTERED, HERE, Exchange, Room
+from hpcreduce.runtime.rooms import ENTERED, HERE, Exchange, Seat
 from hpcreduce.runtime.stream import Fold
 
 SETTLE = 0.05
@@ -24,8 +24,8 @@ class Met(Exchange):
 
     Parameters
     ----------
-    room, rank, count, dtype
-        As above.
+    seat, count, dtype
+        As for `Exchange`.
     call : callable
         ``call(buffer)`` reduces in place.
     """
@@ -33,17 +33,8 @@ class Met(Exchange):
     _turn = 0
     _over = False
 
-    def __init__(
-        self,
-        room: Room,
-        rank: int,
-        count: int,
-        dtype: np.dtype[Any],
-        *,
-        call: Callable[[Any], object],
-        **options: Any,
-    ) -> None:
-        super().__init__(room, rank, count, dtype, **options)
+    def __init__(self, seat: Seat, count: int, dtype: np.dtype[Any], call: Callable[[Any], object]) -> None:
+        super().__init__(seat, count, dtype)
         self._call = call
 
     def start(self, buffer: Any, fold: Fold, tag: int) -> None:

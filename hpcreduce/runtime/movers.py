@@ -11,7 +11,7 @@ from hpcreduce.runtime.calls import Call, Mover
 from hpcreduce.runtime.meeting import Met
 from hpcreduce.runtime.operations import Operation, divide
 from hpcreduce.runtime.program import Program, compile_rounds
-from hpcreduce.runtime.rooms import Room, redundant
+from hpcreduce.runtime.rooms import Room, Seat, redundant
 from hpcreduce.runtime.shared import Redundant, Shared
 from hpcreduce.runtime.state import State
 from hpcreduce.runtime.stream import Stream
@@ -24,23 +24,26 @@ def messages(state: State, program: Program, dtype: Any, window: int, codec: Any
 
 def exchange(state: State, call: Call, operation: Operation, room: Room, count: int) -> Mover:
     """Return what reduces arrays of this kind in that room."""
-    options: dict[str, Any] = {"reads": operation.predefined, "fence": memory.fence(), "mates": state.mates}
-    rank, static = state.mates.index(state.rank), call.choice.static
+    seat = Seat(room, state.mates, state.mates.index(state.rank), operation.predefined, memory.fence())
     otherwise: Mover | None = call.stream
     if call.op:
-        otherwise = Met(room, rank, count, call.work, call=_library(state, call.op), **options)
+        otherwise = Met(seat, count, call.work, _library(state, call.op))
         if not call.where_they_are:
             return otherwise
     in_parts = call.where_they_are or state.counterparts
     if not in_parts and redundant(count * call.work.itemsize, state.size):
-        return Redundant(room, rank, count, call.work, **options)
-    options |= {"ordered": not operation.commutative, "otherwise": otherwise}
-    if call.where_they_are:
-        options["arrays"] = state.arrays
-        options["divide"] = (lambda block: divide(block, state.size)) if operation.divides else None
-    if state.counterparts:
-        options["across"] = lambda length: _across(state, length, static.get("across", ACROSS), call)
-    return Shared(room, rank, count, call.work, **options)
+        return Redundant(seat, count, call.work)
+    across, divides = call.choice.static.get("across", ACROSS), call.where_they_are and operation.divides
+    return Shared(
+        seat,
+        count,
+        call.work,
+        ordered=not operation.commutative,
+        arrays=state.arrays if call.where_they_are else None,
+        otherwise=otherwise,
+        divide=(lambda block: divide(block, state.size)) if divides else None,
+        across=(lambda length: _across(state, length, across, call)) if state.counterparts else None,
+    )
 
 
 def _library(state: State, op: Any) -> Callable[[Any], object]:

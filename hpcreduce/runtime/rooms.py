@@ -11,7 +11,7 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -89,20 +89,37 @@ def size_of(stage: int) -> int:
     return LINE + STAGES * stage
 
 
-class Exchange:
-    """What rules both ways to reduce in a room; moved like a `hpcreduce.runtime.stream.Stream`.
+class Seat(NamedTuple):
+    """A rank's place in a room, and how a call behaves there.
 
-    Parameters
+    Attributes
     ----------
     room : Room
-    rank, count : int
-    dtype : numpy.dtype
+    mates : sequence of int
+        The ranks of the communicator that are in the room.
+    rank : int
+        The place of this rank among them.
     reads : bool
         The operation leaves what it combines alone, so that it can read other ranks' memory.
     fence : callable or None
         Orders this rank's memory accesses for the others.
-    mates : sequence of int
-        The ranks of the communicator that are in the room; `rank` is a place among them.
+    """
+
+    room: Room
+    mates: Sequence[int]
+    rank: int
+    reads: bool
+    fence: Any
+
+
+class Exchange:
+    """What rules all ways to reduce in a room; moved like a `hpcreduce.runtime.stream.Stream`.
+
+    Parameters
+    ----------
+    seat : Seat
+    count : int
+    dtype : numpy.dtype
 
     Attributes
     ----------
@@ -112,22 +129,13 @@ class Exchange:
 
     divided = False
 
-    def __init__(
-        self,
-        room: Room,
-        rank: int,
-        count: int,
-        dtype: np.dtype[Any],
-        *,
-        reads: bool = True,
-        fence: Any = None,
-        mates: Sequence[int] = (),
-    ) -> None:
-        self._room, self._rank, self._count, self._dtype = room, rank, count, dtype
-        self._reads, self._fence, self._mates = reads, fence, mates or range(len(room.lines))
-        self._line, self._others = room.lines[rank], [other for other in range(len(room.lines)) if other != rank]
-        length = len(room.stages[0][0]) // dtype.itemsize
-        stages = zip(*room.stages, strict=True)
+    def __init__(self, seat: Seat, count: int, dtype: np.dtype[Any]) -> None:
+        self._room, self._mates, self._rank, self._reads, self._fence = seat
+        self._count, self._dtype = count, dtype
+        self._line = seat.room.lines[seat.rank]
+        self._others = [other for other in range(len(seat.mates)) if other != seat.rank]
+        length = len(seat.room.stages[0][0]) // dtype.itemsize
+        stages = zip(*seat.room.stages, strict=True)
         self._views = [[stage[: length * dtype.itemsize].view(dtype) for stage in each] for each in stages]
         self._length = max(1, length)
         self.busy = False

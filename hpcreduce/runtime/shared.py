@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcreduce.runtime.rooms import DONE, HERE, PLACE, STAGES, Exchange, Room
+from hpcreduce.runtime.rooms import DONE, HERE, PLACE, STAGES, Exchange, Seat
 from hpcreduce.runtime.stream import Fold, Stream
 from hpcreduce.schedule import partition
 
@@ -26,8 +26,8 @@ class Redundant(Exchange):
 
     _turn = 0
 
-    def __init__(self, room: Room, rank: int, count: int, dtype: np.dtype[Any], **options: Any) -> None:
-        super().__init__(room, rank, count, dtype, **options)
+    def __init__(self, seat: Seat, count: int, dtype: np.dtype[Any]) -> None:
+        super().__init__(seat, count, dtype)
         self._parts = [[view[:count] for view in views] for views in self._views]
 
     def start(self, buffer: Any, fold: Fold, tag: int) -> None:
@@ -55,8 +55,8 @@ class Shared(Exchange):
 
     Parameters
     ----------
-    room, rank, count, dtype, reads, fence, mates
-        As above.
+    seat, count, dtype
+        As for `Exchange`.
     ordered : bool
         Contributions must be combined in rank order.
     arrays : Arrays, optional
@@ -71,8 +71,7 @@ class Shared(Exchange):
 
     def __init__(
         self,
-        room: Room,
-        rank: int,
+        seat: Seat,
         count: int,
         dtype: np.dtype[Any],
         *,
@@ -81,19 +80,18 @@ class Shared(Exchange):
         otherwise: Any = None,
         divide: Callable[[Any], None] | None = None,
         across: Callable[[int], Stream] | None = None,
-        **options: Any,
     ) -> None:
-        super().__init__(room, rank, count, dtype, **options)
+        super().__init__(seat, count, dtype)
         self._ordered, self._arrays, self._otherwise = ordered, arrays, otherwise
         self._divide = divide
         self._pieces = partition(count, max(1, -(-count // self._length)))
-        self._chunks = [partition(piece.length, len(room.lines)) for piece in self._pieces]
+        self._chunks = [partition(piece.length, len(seat.mates)) for piece in self._pieces]
         self._block = max(1, BLOCK // dtype.itemsize)
         self._work: Iterator[None] = iter(())
         self._running: Any = None
         self._last: tuple[Callable[[], Any], int, int] = (lambda: None), -1, 0
         self._reduced: tuple[list[int], list[tuple[Any, list[Any]]]] = [], []
-        lengths = {chunks[rank].length for chunks in self._chunks}
+        lengths = {chunks[seat.rank].length for chunks in self._chunks}
         self._across = {length: across(length) for length in lengths} if across else {}
 
     def start(self, buffer: Any, fold: Fold, tag: int) -> None:

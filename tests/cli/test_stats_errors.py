@@ -143,7 +143,9 @@ def test_output_is_refused_before_anything_is_read(many, data):
     refused_by_all(said, 1, "no/where.json")
 
 
-@pytest.mark.parametrize("option, name", [("--json", "new.json"), ("--output", "new.csv"), ("--plot", "new.png"), ("--plot", "new.pdf")])
+@pytest.mark.parametrize(
+    "option, name", [("--json", "new.json"), ("--output", "new.csv"), ("--plot", "new.png"), ("--plot", "new.pdf")]
+)
 def test_H14_disk_that_is_full(mpirun, data, option, name):
     """A limit on the size of files stands in for a full disk; a histogram of many bins fills it."""
     words = ("stats", "good.csv", "--histogram", "40000", option, name)

@@ -44,7 +44,9 @@ class Stuck(Waiter):
 
 @pytest.mark.parametrize("steps", [0, 1, wait.SPINS, wait.SPINS + 1, 1000])
 def test_ends_when_the_work_is_done(steps):
-    wait.until(Waiter(steps), 60)
+    waiter = Waiter(steps)
+    wait.until(waiter, 60)
+    assert waiter.left == 0
 
 
 def test_ends_at_the_deadline():
