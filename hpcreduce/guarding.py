@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from hpcreduce.collectives import check_timeout
+from hpcreduce.preparation import check_timeout
 from hpcreduce.runtime import agreement, departure
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from hpcreduce.collectives import admit, check_timeout, kind, prepare, run
+from hpcreduce.preparation import admit, check_timeout, kind, prepare, run
 from hpcreduce.runtime import agreement, buffers, operations, specs
 from hpcreduce.runtime.calls import Call
 from hpcreduce.runtime.operations import Array, Operation

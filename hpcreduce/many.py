@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcreduce import collectives
+from hpcreduce import preparation
 from hpcreduce.runtime import agreement, buffers, lists
 from hpcreduce.runtime.buffers import Given
 from hpcreduce.runtime.calls import Call
@@ -91,7 +91,7 @@ def allreduce_many(
         hpcreduce.allreduce_many(comm, gradients, op="mean", out=gradients)  # in place
     """
     if timeout is not None:
-        collectives.check_timeout(timeout)
+        preparation.check_timeout(timeout)
     state = agreement.state(comm, timeout)
     check_types(algorithm, segment)
     names, items = lists.listed(arrays)
@@ -100,7 +100,7 @@ def allreduce_many(
     targets = None if out is None else lists.targets(names, items, sources, out, layout)
     keys = _keys(layout, "allreduce_many", algorithm, segment, check)
     calls = {
-        key: state.call(key) or collectives.prepare(state, part.operation, key)
+        key: state.call(key) or preparation.prepare(state, part.operation, key)
         for key, part in zip(keys, layout.parts, strict=True)
     }
     results: list[Any] = [None] * len(items)
@@ -109,9 +109,9 @@ def allreduce_many(
         if state.calls.get(key) is call:
             state.used(call)
         else:
-            call = calls[key] = collectives.admit(state, call, part.operation, part.length, timeout)
+            call = calls[key] = preparation.admit(state, call, part.operation, part.length, timeout)
         given = _given(part, flat, call)
-        collectives.run(state, call, part.operation, given, flat, None, timeout)
+        preparation.run(state, call, part.operation, given, flat, None, timeout)
         pieces = make_pieces(part, given.targets[0])
         finish(part, given.targets[0], pieces, state.size)
         found = _results(part, pieces, given)
@@ -190,7 +190,7 @@ class Fused:
         check: bool = True,
     ) -> None:
         if timeout is not None:
-            collectives.check_timeout(timeout)
+            preparation.check_timeout(timeout)
         state = agreement.state(comm, timeout)
         check_types(algorithm, segment)
         names, items = lists.listed(arrays)
@@ -200,7 +200,7 @@ class Fused:
         layout = lists.laid_out(names, sources, op)
         self._targets = None if out is None else lists.targets(names, items, sources, out, layout)
         keys = _keys(layout, "Fused", algorithm, segment, check)
-        calls = [collectives.prepare(state, part.operation, key) for part, key in zip(layout.parts, keys, strict=True)]
+        calls = [preparation.prepare(state, part.operation, key) for part, key in zip(layout.parts, keys, strict=True)]
         views: list[Any] = [None] * len(items)
         results: list[Any] = [None] * len(items)
         self._plans: list[Plan] = []
@@ -213,7 +213,7 @@ class Fused:
                 part.members, part.views(part.cut(flat)), _results(part, pieces, given), strict=True
             ):
                 views[index], results[index] = view, result
-            self._plans.append(collectives.persistent(state, call, part.operation, given, flat, None, timeout))
+            self._plans.append(preparation.persistent(state, call, part.operation, given, flat, None, timeout))
             self._parts.append((part, given.targets[0], pieces))
         self.arrays = lists.like(arrays, names, views)
         self._names, self._keys = names, None if names is None else list(arrays)
@@ -315,7 +315,7 @@ def _given(part: Part, flat: Array, call: Call) -> Given:
 def _keys(layout: Layout, name: str, algorithm: str, segment: int | None, check: bool) -> list[Any]:
     name = f"{name}[{layout.text}]"
     return [
-        collectives.kind(name, part.operation, (part.length,), part.dtype, algorithm, segment, check=bool(check))
+        preparation.kind(name, part.operation, (part.length,), part.dtype, algorithm, segment, check=bool(check))
         for part in layout.parts
     ]
 

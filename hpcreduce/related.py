@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpcreduce.algorithms import ALGORITHMS, RELATED, Algorithm
-from hpcreduce.collectives import check_timeout
+from hpcreduce.preparation import check_timeout
 from hpcreduce.runtime import agreement, buffers, movers, operations
 from hpcreduce.runtime.buffers import Given
 from hpcreduce.runtime.calls import Call, fingerprint

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcreduce.collectives import check_timeout
+from hpcreduce.preparation import check_timeout
 from hpcreduce.runtime import agreement
 from hpcreduce.runtime.calls import Call, fingerprint
 from hpcreduce.runtime.memory import NoRoomError

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from hpcreduce.collectives import check_timeout
 from hpcreduce.errors import NonFiniteError
 from hpcreduce.gradients import replicas, reports, tensors
 from hpcreduce.gradients.buckets import Bucket, Options, arrange
 from hpcreduce.gradients.parameters import Parameter, described, read, values
 from hpcreduce.gradients.step import Head, Step, check_for
 from hpcreduce.objects import everyone
+from hpcreduce.preparation import check_timeout
 from hpcreduce.related import bcast
 from hpcreduce.runtime import agreement, lists
 from hpcreduce.runtime import wire as encoding

@@ -33,16 +33,13 @@ PLANS = 128
 _OURS = {
     f"hpcreduce.{name}"
     for name in (
-        "collectives",
-        "many",
-        "related",
-        "sharing",
-        "intracomm",
-        "runtime.plan",
-        "runtime.state",
-        "runtime.agreement",
+        *("collectives", "preparation", "many", "related", "sharing", "intracomm", "objects"),
+        *("runtime.plan", "runtime.state", "runtime.agreement"),
+        *(f"gradients.{name}" for name in ("averager", "buckets", "replicas", "reports", "step", "tensors")),
+        *(f"stats.{name}" for name in ("describe", "elements", "meeting", "moments", "records", "sources", "table")),
     )
 }
+"""Modules whose calls are told by the line that called them."""
 
 
 class Entry(NamedTuple):

@@ -56,6 +56,8 @@ def average_four_times(comm, dtype, options):
                     averager.ready(name)
             found = averager.average()
             assert list(found) == list(params)
+            calls = agreement.state(comm).recorder.completed()
+            assert all(call.at.endswith("in average_four_times") for call in calls[-len(params) :]), calls
             for name, array in found.items():
                 total = sum(gradient(rank, name, turn) for rank in range(comm.size))
                 assert same(array, np.asarray(total / comm.size).astype(dtype)), name

@@ -230,7 +230,7 @@ def test_repeated_calls_prepare_nothing(comm, monkeypatch):
     ops = ["sum", "max"] * 5
     first = allreduce_many(comm, arrays, ops, timeout=60)
     with monkeypatch.context() as patch:
-        patch.setattr(hpcreduce.collectives, "prepare", None)
+        patch.setattr(hpcreduce.preparation, "prepare", None)
         patch.setattr(hpcreduce.runtime.lists, "arrange", None)
         assert all(map(equal, allreduce_many(comm, arrays, ops, timeout=60), first))
 

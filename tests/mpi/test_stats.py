@@ -264,6 +264,11 @@ def test_a_rank_without_rows_waits_for_those_who_read(comm, monkeypatch):
             yield np.arange(5.0)
 
     summary = describe(comm, batches)
+    assert (
+        agreement.state(comm)
+        .recorder.completed()[-1]
+        .at.endswith("in test_a_rank_without_rows_waits_for_those_who_read")
+    )
     assert (summary.rows, summary.columns["0"].sum) == (5, 10.0)
 
 
