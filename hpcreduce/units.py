@@ -29,9 +29,10 @@ def format_bytes(nbytes: int) -> str:
 def format_rate(rate: float) -> str:
     """Return the rate, given in bytes per second, with three digits.
 
-    >>> format_rate(2.471e9), format_rate(640.2e6), format_rate(1234.0)
-    ('2.47 GB/s', '640 MB/s', '1.23 kB/s')
+    >>> format_rate(2.471e9), format_rate(999.7e6), format_rate(640.2e6), format_rate(1234.0)
+    ('2.47 GB/s', '1.00 GB/s', '640 MB/s', '1.23 kB/s')
     """
+    rate = float(f"{rate:.3g}")
     for unit, scale in ("GB/s", 1e9), ("MB/s", 1e6):
         if rate >= scale:
             return f"{_digits(rate / scale, 3)} {unit}"
@@ -41,9 +42,10 @@ def format_rate(rate: float) -> str:
 def format_seconds(seconds: float) -> str:
     """Return the time with four digits.
 
-    >>> format_seconds(3.21e-6), format_seconds(0.0456)
-    ('3.210 us', '45.60 ms')
+    >>> format_seconds(3.21e-6), format_seconds(999.97e-6), format_seconds(0.0456)
+    ('3.210 us', '1.000 ms', '45.60 ms')
     """
+    seconds = float(f"{seconds:.4g}")
     for unit, scale in ("us", 1e-6), ("ms", 1e-3):
         if seconds < 1000 * scale:
             return f"{_digits(seconds / scale, 4)} {unit}"
