@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
 from hpcreduce.objects import everyone
-from hpcreduce.stats import meeting
-from hpcreduce.stats.batches import BOOL, DATE, NUMBER, TEXT, Batch, Column, Field
+from hpcreduce.stats import meeting, schema
+from hpcreduce.stats.batches import Batch, Column
 from hpcreduce.stats.meeting import StatsError
 from hpcreduce.stats.moments import passes, summarise
+from hpcreduce.stats.reading import SourceError
 from hpcreduce.stats.wanted import Summary, Wanted
 
 
@@ -78,26 +80,25 @@ def describe(
     ranged = (histogram, None, None) if isinstance(histogram, int) else histogram
     wanted = Wanted(ddof, moments, covariance, ranged, weights, nan, fast)
     read: Callable[[], Iterator[Mapping[str, Any]]]
-    schema: list[Field] = []
+    own: dict[str, Any] = {}
     with meeting.together(comm):
         read, first = _reader(data, passes(wanted))
-        schema = [] if first is None else _schema(first)
-    schema = _agreed(comm, schema)
-    if weights is not None and weights not in [field.name for field in schema]:
-        names = ", ".join(field.name for field in schema) or "none"
-        raise StatsError(f"there is no column {weights!r} for the weights; found {names}")
+        own = {} if first is None else _types(first)
+    types = _agreed(comm, own)
+    if weights is not None and weights not in types:
+        raise StatsError(f"there is no column {weights!r} for the weights; found {', '.join(types) or 'none'}")
 
     def batches(names: Sequence[str]) -> Iterator[Batch]:
         row = 0
         for found in read():
-            if sorted(found) != sorted(field.name for field in schema):
+            if sorted(found) != sorted(types):
                 raise StatsError(f"rank {comm.rank}: a batch has the columns {', '.join(found)}, others have others")
-            columns = {field.name: _column(found[field.name], field) for field in schema if field.name in names}
+            columns = {name: _column(name, found[name], types[name]) for name in types if name in names}
             rows = len(next(iter(found.values())))
             yield Batch(comm.rank, row, rows, columns)
             row += rows
 
-    return summarise(comm, schema, batches, wanted)
+    return summarise(comm, [schema.field(name, kind) for name, kind in types.items()], batches, wanted)
 
 
 _EXPECTED = "an array, a mapping of arrays or an Arrow table"
@@ -156,81 +157,40 @@ def _plain(column: Any) -> Any:
     return column if hasattr(column, "type") else np.asarray(column)  # Arrow arrays stay what they are
 
 
-def _schema(batch: Mapping[str, Any]) -> list[Field]:
-    return [_field(name, column) for name, column in batch.items()]
+def _types(batch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the plain Arrow type of each column."""
+    if find_spec("pyarrow") is None:
+        raise StatsError("statistics need the package pyarrow: pip install 'hpcreduce[stats]'")
+    types = {}
+    for name, column in batch.items():
+        given = column.dtype if isinstance(column, np.ndarray) else column.type
+        types[name] = schema.from_numpy(given) if isinstance(column, np.ndarray) else schema.plain(given)
+        if types[name] is None:
+            raise StatsError(f"column {name!r}: cannot describe values of type {given}")
+    return types
 
 
-def _field(name: str, column: Any) -> Field:
-    if isinstance(column, np.ndarray):
-        kind = {"f": NUMBER, "i": NUMBER, "u": NUMBER, "b": BOOL, "U": TEXT, "M": DATE}.get(column.dtype.kind)
-        if kind is None or (column.dtype.itemsize > 8 and kind == NUMBER):
-            raise StatsError(f"column {name!r}: cannot describe values of type {column.dtype}")
-        return Field(name, kind, column.dtype.newbyteorder("=").name if kind == NUMBER else str(column.dtype))
-    import pyarrow as pa
-
-    kind_of = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    if pa.types.is_integer(kind_of) or pa.types.is_floating(kind_of):
-        return Field(name, NUMBER, str(np.dtype(kind_of.to_pandas_dtype())))
-    if pa.types.is_null(kind_of):
-        return Field(name, NUMBER, "null")
-    for kind, test in ((BOOL, pa.types.is_boolean), (DATE, pa.types.is_date), (DATE, pa.types.is_timestamp)):
-        if test(kind_of):
-            return Field(name, kind, str(kind_of))
-    if pa.types.is_string(kind_of) or pa.types.is_large_string(kind_of) or pa.types.is_string_view(kind_of):
-        return Field(name, TEXT, str(kind_of))
-    raise StatsError(f"column {name!r}: cannot describe values of type {kind_of}")
+def _agreed(comm: Any, types: dict[str, Any]) -> dict[str, Any]:
+    """Return the types of the columns of all ranks, of which those without any batch say nothing; collective."""
+    filled = [(rank, theirs) for rank, theirs in enumerate(everyone(comm, types)) if theirs]
+    if not filled:
+        return {}
+    first, agreed = filled[0]
+    for rank, theirs in filled:
+        if sorted(theirs) != sorted(agreed):
+            raise StatsError(f"rank {first} has the columns {', '.join(agreed)}, rank {rank} has {', '.join(theirs)}")
+    try:
+        return {
+            name: schema.promote(name, [(f"the rows of rank {rank}", theirs[name]) for rank, theirs in filled])
+            for name in agreed
+        }
+    except SourceError as error:
+        raise StatsError(str(error)) from None
 
 
-def _agreed(comm: Any, schema: list[Field]) -> list[Field]:
-    """Return the columns of all ranks, of which those without any batch say nothing; collective."""
-    agreed: list[Field] = []
-    for rank, theirs in enumerate(everyone(comm, schema)):
-        if not theirs:
-            continue
-        if not agreed:
-            agreed, first = list(theirs), rank
-            continue
-        if sorted(field.name for field in theirs) != sorted(field.name for field in agreed):
-            names = [", ".join(field.name for field in fields) for fields in (agreed, theirs)]
-            raise StatsError(f"rank {first} has the columns {names[0]}, rank {rank} has {names[1]}")
-        named = {field.name: field for field in theirs}
-        agreed = [_both(field, named[field.name], first, rank) for field in agreed]
-    return [field._replace(dtype="float64") if field.dtype == "null" else field for field in agreed]
-
-
-def _both(one: Field, other: Field, first: int, rank: int) -> Field:
-    if one.dtype == "null" or other.dtype == "null":
-        return other if one.dtype == "null" else one
-    if one.kind != other.kind:
-        raise StatsError(f"column {one.name!r} has the type {one.dtype} on rank {first}, {other.dtype} on rank {rank}")
-    if one.kind != NUMBER or one.dtype == other.dtype:
-        return one
-    return one._replace(dtype=str(np.result_type(np.dtype(one.dtype), np.dtype(other.dtype))))
-
-
-def _column(values: Any, field: Field) -> Column:
+def _column(name: str, values: Any, kind: Any) -> Column:
     """Return the values of one column of a batch as the statistics take them."""
-    found = _field(field.name, values)
-    if found.kind != field.kind and found.dtype != "null":
-        raise StatsError(f"column {field.name!r} has the type {found.dtype} in a batch, expected {field.dtype}")
-    if isinstance(values, np.ndarray):
-        values = values.astype(values.dtype.newbyteorder("="), copy=False)
-        if field.kind in (NUMBER, BOOL):
-            return Column(values)
-        import pyarrow as pa
-
-        return Column(pa.array(values))
-    import pyarrow as pa
-
-    if isinstance(values, pa.ChunkedArray):
-        values = values.combine_chunks()
-    if pa.types.is_dictionary(values.type):
-        values = values.cast(values.type.value_type)
-    if field.kind not in (NUMBER, BOOL):
-        return Column(values.cast(pa.string()) if found.dtype == "null" else values)
-    if found.dtype == "null":
-        return Column(np.zeros(len(values), field.dtype), np.zeros(len(values), bool))
-    valid = None if not values.null_count else values.is_valid().to_numpy(zero_copy_only=False)
-    if values.null_count:
-        values = values.fill_null(False if field.kind == BOOL else 0)
-    return Column(values.to_numpy(zero_copy_only=False), valid)
+    found = _types({name: values})[name]
+    if not schema.fit(found, kind):
+        raise StatsError(f"column {name!r} has the type {schema.name(found)} in a batch, expected {schema.name(kind)}")
+    return schema.column(values.combine_chunks() if hasattr(values, "combine_chunks") else values, kind)

@@ -128,8 +128,13 @@ def agree(files: Sequence[Found], names: Sequence[str]) -> tuple[list[Field], li
         have = have or [(found.path, found.types[column]) for found in files if column in found.types][:1]
         kind = promote(column, have)
         types.append(kind)
-        fields.append(Field(column, _kind(kind) or NUMBER, name(kind)))
+        fields.append(field(column, kind))
     return fields, types
+
+
+def field(column: str, kind: Any) -> Field:
+    """Return a column of a plain Arrow type as statistics know it."""
+    return Field(column, _kind(kind) or NUMBER, name(kind))
 
 
 def promote(column: str, have: Iterable[tuple[str, Any]]) -> Any:
@@ -152,7 +157,7 @@ def promote(column: str, have: Iterable[tuple[str, Any]]) -> Any:
     kinds = list(seen)
     first = kinds[0]
     for kind in kinds[1:]:
-        if not _fit(first, kind):
+        if not fit(first, kind):
             raise _conflict(column, seen, first, kind)
     if len(kinds) == 1:
         return first
@@ -169,9 +174,12 @@ def promote(column: str, have: Iterable[tuple[str, Any]]) -> Any:
     return pa.uint64()
 
 
-def _fit(one: Any, other: Any) -> bool:
+def fit(one: Any, other: Any) -> bool:
+    """Whether values of two types can be in one column."""
     import pyarrow as pa
 
+    if pa.types.is_null(one) or pa.types.is_null(other):
+        return True
     if _kind(one) != _kind(other):
         return False
     if _kind(one) != DATE:

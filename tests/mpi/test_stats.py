@@ -242,7 +242,9 @@ def test_errors_reach_every_rank(comm):
     if comm.size > 1:
         wrong(comm, {on_last("b", "a"): np.ones(1)}, f"rank 0 has the columns a, rank {last} has b")
         text = {"x": on_last(np.array(["t"]), np.ones(1))}
-        wrong(comm, text, f"column 'x' has the type float64 on rank 0, <U1 on rank {last}")
+        wrong(comm, text, f"the rows of rank {last}: column 'x' has the type text, but in the rows of rank 0 float64")
+        signs = {"x": on_last(np.array([-1]), np.ones(1, np.uint64))}
+        wrong(comm, signs, "column 'x' has the type int64, but in the rows of rank 0 uint64")
 
 
 def extent(values):
