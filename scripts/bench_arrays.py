@@ -43,7 +43,7 @@ def arrays(rounds: int) -> int:
 def of_size(console: Console, nbytes: int, rounds: int, calls: int) -> None:
     """Time arrays of float64; the node-shared one has a communicator of its own, as if there were no other."""
     comm, in_place = console.comm, console.mpi.IN_PLACE
-    plain, private, source, target = (np.zeros(nbytes // 8) for _ in range(4))
+    plain, private, source, target = (np.ones(nbytes // 8) for _ in range(4))
     apart = comm.Dup()
     shared = hpcreduce.zeros(apart, nbytes // 8)
     with (
