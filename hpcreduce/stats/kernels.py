@@ -133,9 +133,16 @@ def cache_folder() -> str | None:
 def _loop(name: str) -> Any:
     """Return a compiled loop; it is read from the cache if it is there."""
     numba = compiler()
-    bits = numba.types.Array(numba.uint64, 1, "C", readonly=True)
-    bins, found = numba.uint64[:, ::1], numba.int64[::1]
-    arguments = {"squares": (bits, bins, found), "products": (bits, bits, bins), "triples": (bits, bits, bits, bins)}
+    values, signed, bits = (
+        numba.types.Array(kind, 1, "C", readonly=True) for kind in (numba.float64, numba.int64, numba.uint64)
+    )
+    sums, bins, found = numba.int64[:, ::1], numba.uint64[:, ::1], numba.int64[::1]
+    arguments = {
+        "blocks": (values, signed, sums, numba.float64[::1], found),
+        "squares": (bits, bins, found),
+        "products": (bits, bits, bins),
+        "triples": (bits, bits, bits, bins),
+    }
     signature = numba.void(*arguments[name])
     function = getattr(loops, name)
     given = numba.config.CACHE_DIR
@@ -151,21 +158,31 @@ def _loop(name: str) -> Any:
     return numba.njit(signature)(function)
 
 
-def _bits(values: np.ndarray) -> np.ndarray:
+def _bits(values: np.ndarray, dtype: type = np.uint64) -> np.ndarray:
     """Return the bits of float64 values, read-only as the loops take them."""
-    bits = values.view(np.uint64)
+    bits: np.ndarray = values.view(dtype)
     bits.flags.writeable = False
     return bits
 
 
 def _squares_compiled(values: np.ndarray) -> Deposit:
-    bins = np.zeros((2048, 4), np.uint64)
+    sums, rest = np.zeros((2048, 13), np.int64), np.empty(values.size)
     found = np.array([NOTHING.low, NOTHING.high, 0], np.int64)
-    _loop("squares")(_bits(values), bins, found)
-    used = np.flatnonzero(bins[:, 2] | bins[:, 3])  # squares do not cancel
-    rows = bins[used]
-    total = _horner(used, 1, 32, rows[:, :2].view(np.int64))
-    return Deposit(total, _horner(used, 2, 64, rows[:, 2:]), *found.tolist())
+    _loop("blocks")(_bits(values, np.float64), _bits(values, np.int64), sums, rest, found)
+    left, found[2] = int(found[2]), 0
+    used = np.flatnonzero(sums[:, 3:].any(axis=1))  # squares do not cancel
+    digits, low, high = np.split(sums[used], [3, 8], axis=1)
+    exponents = used - loops.LOWEST
+    total = _horner(exponents, 1, 26, digits)
+    squared = _horner(exponents, 2, 26, low) + (_horner(exponents, 2, 26, high) << 32)
+    if left:
+        bins = np.zeros((2048, 4), np.uint64)
+        _loop("squares")(_bits(rest[:left]), bins, found)
+        used = np.flatnonzero(bins[:, 2] | bins[:, 3])
+        rows = bins[used]
+        total += _horner(used, 1, 32, rows[:, :2].view(np.int64))
+        squared += _horner(used, 2, 64, rows[:, 2:])
+    return Deposit(total, squared, *found.tolist())
 
 
 def _products_compiled(factors: list[np.ndarray]) -> int:

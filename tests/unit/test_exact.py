@@ -31,9 +31,15 @@ def way(request, monkeypatch):
 
 
 def whole(*factors):
-    """Sum products by fractions, in units of 2^-1074 for each factor."""
-    total = sum(math.prod(map(Fraction, row)) for row in zip(*(factor.tolist() for factor in factors), strict=True))
-    return total * 2 ** (1074 * len(factors))
+    """Sum products of integers, in units of 2^-1074 for each factor."""
+    integers = [[units(value) for value in factor.tolist()] for factor in factors]
+    return sum(map(math.prod, zip(*integers, strict=True)))
+
+
+def units(value):
+    """Return a value in units of 2^-1074, by the fraction that Python takes it for."""
+    numerator, denominator = value.as_integer_ratio()
+    return (numerator << 1074) // denominator
 
 
 def wild(seed, count=2000):
@@ -60,6 +66,29 @@ def test_sums_that_nearly_fill_the_bins(way):
     assert found.sum == count * mantissa << 1022 and found.squares == count * mantissa**2 << 2044
     assert kernels.products(x, -x) == -count * mantissa**2 << 2044
     assert kernels.triples(x, -x, x) == -count * mantissa**3 << 3066
+
+
+def like(random, top, binades, count, sign):
+    """Values of full mantissas whose exponents lie in so many binades, the highest `top`."""
+    mantissas = np.where(random.random(count) < 0.5, 2.0**53 - 1, 2.0**52 + 1)
+    mantissas *= sign or random.choice([-1, 1], count)
+    return np.ldexp(mantissas, (top - 52 - random.integers(0, binades, count)).astype(np.int32))
+
+
+@pytest.mark.parametrize("top", [-1022, -998, -997, 0, 1023])
+@pytest.mark.parametrize("binades", [1, 25, 26, 40])
+def test_sums_of_values_of_like_size(way, top, binades):
+    """Up to and beyond the range that three digits hold, over blocks that are full and not, with zeros among them."""
+    random = np.random.default_rng(binades)
+    for count, sign in (2047, 1), (2048, -1), (5000, 0):
+        values = like(random, top, binades, count, sign)
+        values[::7] = 0
+        found = kernels.squares(values)
+        assert (found.sum, found.squares) == (whole(values), whole(values, values))
+        assert (exact.value(found.low), exact.value(found.high), found.special) == (values.min(), values.max(), 0)
+        values[3] = np.inf
+        rest = np.delete(values, 3)
+        assert kernels.squares(values)[:2] == (whole(rest), whole(rest, rest)) and kernels.squares(values).special == 1
 
 
 def test_infinite_values_and_nan_are_left_out(way):
@@ -263,8 +292,8 @@ def test_loops_are_kept_where_the_package_cannot_be_written(tmp_path):
     """Compiled by several at once, in a folder of the user's own, and read again; else in one for temporary files."""
     program = (
         "import numpy as np; from hpcreduce.stats import kernels, loops; kernels.LATER = 0; x = np.ones(5);"
-        "assert (kernels.squares(x).sum, kernels.triples(x, x, x)) == (5 << 1074, 5 << 3222);"
-        "print(sum(kernels._loop('squares').stats.cache_hits.values()))"
+        "assert kernels.products(x, x) == 5 << 2148;"
+        "print(sum(kernels._loop('products').stats.cache_hits.values()))"
     )
     environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path), "HPCREDUCE_NUMBA": "1"}
     environment.pop("NUMBA_CACHE_DIR", None)
