@@ -17,6 +17,7 @@ from hpcreduce.stats import report, screen, sources
 from hpcreduce.stats.batches import NUMBER
 from hpcreduce.stats.meeting import StatsError
 from hpcreduce.stats.moments import passes, summarise
+from hpcreduce.stats.quantiles import METHODS
 from hpcreduce.stats.sources import ReadOptions, Source
 from hpcreduce.stats.wanted import Summary, Wanted
 from hpcreduce.units import plural
@@ -25,6 +26,7 @@ TABLES = (".csv", ".parquet")
 BINS = 50
 """Bins of the histograms that are drawn if no other number is asked for."""
 MOST_BINS = 100_000
+MOST_TOP = 10_000
 
 
 class Listed(click.ParamType[tuple[str, ...]]):
@@ -85,6 +87,27 @@ class Bins(click.ParamType[tuple[int, "float | None", "float | None"]]):
         return int(bins), low, high
 
 
+class Shares(click.ParamType[tuple[float, ...]]):
+    """A comma-separated list of numbers from 0 to 1, or ``none``."""
+
+    name = "quantiles"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, ...]:
+        """Read and check."""
+        if isinstance(value, tuple):
+            return value
+        if value.strip() == "none":
+            return ()
+        try:
+            found = tuple(dict.fromkeys(map(float, value.split(","))))
+        except ValueError:
+            self.fail(f"{value!r} is no comma-separated list of numbers from 0 to 1, nor none", param, ctx)
+        for q in found:
+            if not 0 <= q <= 1:
+                self.fail(f"{q} is not from 0 to 1", param, ctx)
+        return found
+
+
 _HELP = {
     "columns": "Of tables: only these, by name; a name with a comma in double quotes.",
     "column": "Of arrays without names: only these, by number from 0; give it several times for several.",
@@ -107,6 +130,12 @@ _HELP = {
     "json": "Write all figures as JSON, or print them instead of the tables.",
     "output": "Write a row per column; sum, min, max also as text with all digits.",
     "plot": f"Draw the histograms, of {BINS} bins unless --histogram says otherwise.",
+    "quantiles": "The values that these parts of all values, from 0 to 1, do not exceed; none leaves them out.",
+    "method": "What stands for a quantile between two values, as in NumPy.",
+    "approx": "Quantiles from one pass, within 1/128 of the value.",
+    "distinct": "Also how many different values there are; of very many an estimate, with its error.",
+    "top": "Also the K most frequent values, exactly.",
+    "by": "Also figures of each group of rows with equal values in these columns; --output then writes the groups.",
     "fast": "In floating point: not exact, and the bits depend on ranks and files.",
 }
 
@@ -129,6 +158,12 @@ _HELP = {
 @click.option("--json", "json_path", metavar="FILE|-", help=_HELP["json"])
 @click.option("--output", metavar="FILE.csv|parquet", help=_HELP["output"])
 @click.option("--plot", "plot_path", metavar="FILE.png|svg|pdf", help=_HELP["plot"])
+@click.option("--quantiles", type=Shares(), default="0.25,0.5,0.75", show_default=True, help=_HELP["quantiles"])
+@click.option("--method", type=click.Choice(list(METHODS)), default="linear", show_default=True, help=_HELP["method"])
+@click.option("--approx", is_flag=True, help=_HELP["approx"])
+@click.option("--distinct", is_flag=True, help=_HELP["distinct"])
+@click.option("--top", type=click.IntRange(1, MOST_TOP), metavar="K", help=_HELP["top"])
+@click.option("--by", type=Listed(), metavar="A,B", help=_HELP["by"])
 @click.option("--fast", is_flag=True, help=_HELP["fast"])
 def stats_command(
     files: tuple[str, ...],
@@ -148,6 +183,12 @@ def stats_command(
     json_path: str | None,
     output: str | None,
     plot_path: str | None,
+    quantiles: tuple[float, ...],
+    method: str,
+    approx: bool,
+    distinct: bool,
+    top: int | None,
+    by: tuple[str, ...] | None,
     fast: bool,
 ) -> int:
     """Count, sum, mean, deviation, extremes of every column.
@@ -158,13 +199,29 @@ def stats_command(
     Sums, means, deviations and covariances are correctly rounded: the float nearest to the exact value of the data, and
     so the same for any number of ranks, order of files and split of the rows.
     """
+    if by and weights:
+        raise click.UsageError("--by takes no --weights: give one of them")
     if indices and columns:
         raise click.UsageError("--column is for arrays without names, --columns for tables: give one of them")
     _check_signs(files, delimiter, decimal, thousands)
     paths = _outputs(json_path, output, plot_path)
     if plot_path and not histogram:
         histogram = (BINS, None, None)
-    wanted = Wanted(ddof, moments, covariance, histogram, weights, nan, fast)
+    wanted = Wanted(
+        ddof,
+        moments,
+        covariance,
+        histogram,
+        weights,
+        nan,
+        fast,
+        quantiles,
+        method,
+        approx,
+        distinct,
+        top or 0,
+        by or (),
+    )
     names = columns or tuple(map(str, dict.fromkeys(indices))) or None
     options = ReadOptions(names, dataset, null_values, thousands, delimiter, decimal)
     console = Console()
@@ -174,16 +231,16 @@ def stats_command(
         need("matplotlib", "--plot")
     with contextlib.ExitStack() as stack:
         opened = {path: stack.enter_context(console.output(path)) for path in sorted(paths)}
-        source = _source(console, files, options, paths, weights)
+        source = _source(console, files, options, paths, wanted)
         for note in source.notes:
             console.note(f"note: {note}")
         summary = _summarise(console, source, wanted, names)
         origin = report.Origin(source.files, [shard.file for shard in source.shards])
-        document = report.document(summary, origin, wanted)
+        document = report.document(summary, origin, wanted, None if json_path else screen.MOST_GROUPS)
         for path, file in opened.items():
             with console.told(path):
                 if file:
-                    _write(console, document, file, path, path == json_path)
+                    _write(console, summary, document, file, path, path == json_path)
     if json_path == "-":
         console.out(to_json(document))
     elif console.first:
@@ -218,13 +275,13 @@ def _outputs(json_path: str | None, output: str | None, plot_path: str | None) -
     return set(paths)
 
 
-def _source(
-    console: Console, files: tuple[str, ...], options: ReadOptions, paths: set[str], weights: str | None
-) -> Source:
+def _source(console: Console, files: tuple[str, ...], options: ReadOptions, paths: set[str], wanted: Wanted) -> Source:
     """Look at the files; collective."""
     names = options.columns
-    if names is not None and weights is not None and weights not in names:
-        options = options._replace(columns=(*names, weights))
+    weights = wanted.weights
+    more = [*wanted.by, *([] if weights is None else [weights])]
+    if names is not None:
+        options = options._replace(columns=tuple(dict.fromkeys([*names, *more])))
     with console.progress("looking", nbytes=True) as progress:
         source = sources.find(console.comm, files, options, progress)
     found = {field.name: field for field in source.schema}
@@ -233,6 +290,13 @@ def _source(
         raise CommandError(f"--weights: no column {weights!r}{f'; did you mean {near[0]!r}?' if near else ''}")
     if weights is not None and found[weights].kind != NUMBER:
         raise CommandError(f"--weights: column {weights!r} is {found[weights].dtype}, expected numbers")
+    for name in wanted.by:
+        if name not in found:
+            near = difflib.get_close_matches(name, found, 1)
+            why = next((f" ({note})" for note in source.notes if repr(name) in note), "")
+            raise CommandError(f"--by: no column {name!r}{why}{f'; did you mean {near[0]!r}?' if near else ''}")
+        if found[name].dtype.startswith("float"):
+            raise CommandError(f"--by: column {name!r} is {found[name].dtype}, expected text, integers, dates or bools")
     errors = []
     for path in sorted(paths) if console.first else ():
         if any(os.path.exists(file) and os.path.exists(path) and os.path.samefile(file, path) for file in source.files):
@@ -243,16 +307,17 @@ def _source(
 
 def _summarise(console: Console, source: Source, wanted: Wanted, names: tuple[str, ...] | None) -> Summary:
     """Read and describe; collective."""
-    described = [field for field in source.schema if field.name != wanted.weights or (names and field.name in names)]
+    aside = {wanted.weights} if names is None else {wanted.weights, *wanted.by} - {*names}
+    described = [field for field in source.schema if field.name not in aside or (names and field.name in names)]
     with console.progress("reading", nbytes=True) as progress:
         mine = sum(source.shards[number].nbytes for number in source.mine)
-        done = 0
+        done, total = 0, passes(wanted) * source.nbytes
 
         def move(nbytes: int) -> None:
             """All ranks are as far as this one, as far as anybody knows."""
             nonlocal done
             done += nbytes
-            progress(done * source.nbytes // max(1, mine), passes(wanted) * source.nbytes)
+            progress(min(done * source.nbytes // max(1, mine), total), total)
 
         try:
             return summarise(console.comm, described, lambda columns: source.batches(columns, move), wanted)
@@ -270,11 +335,13 @@ def _where(source: Source, error: StatsError) -> str:
     return f"{source.files[owner]}{row}: "
 
 
-def _write(console: Console, document: dict[str, Any], file: Any, path: str, as_json: bool) -> None:
+def _write(console: Console, summary: Summary, document: dict[str, Any], file: Any, path: str, as_json: bool) -> None:
     """Write one of the output files; its name says what it is, unless it is the JSON."""
     form = path.rsplit(".", 1)[-1]
     if as_json:
         file.write(f"{to_json(document)}\n".encode())
+    elif path.endswith(TABLES) and summary.groups:
+        report.write_groups(summary, file, form)
     elif path.endswith(TABLES):
         report.write(document, file, form)
     else:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hpcreduce.stats import loops
+from hpcreduce.stats import loops, slowloops
 from hpcreduce.stats.exact import key
 
 LATER = 1 << 20
@@ -75,6 +75,50 @@ def products(x: np.ndarray, y: np.ndarray) -> int:
 def triples(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> int:
     """Sum ``x * y * z`` of finite float64 values, in units of 2^-3222."""
     return _products([x, y, z])
+
+
+def digits(values: np.ndarray, shift: int, counts: np.ndarray) -> None:
+    """Count float64 values, but for NaN, by the bits from `shift` on of keys that have their order."""
+    if _compiled(values.size):
+        _loop("digits")(_bits(np.ascontiguousarray(values)), np.uint64(shift), counts)
+    else:
+        counts += np.bincount(_heads(values[~np.isnan(values)], shift), minlength=counts.size)
+
+
+def chosen(values: np.ndarray, table: np.ndarray) -> np.ndarray:
+    """Return the places of the float64 values, but for NaN, the first 16 bits of whose keys the table has."""
+    if _compiled(values.size):
+        places, found = np.empty(values.size, np.int64), np.zeros(1, np.int64)
+        _loop("chosen")(_bits(np.ascontiguousarray(values)), table, places, found)
+        return places[: found[0]]
+    return np.flatnonzero(table[_heads(values, 48)] & ~np.isnan(values))
+
+
+def grouped(
+    groups: np.ndarray,
+    values: np.ndarray,
+    kind: int,
+    sums: tuple[int, np.ndarray],
+    squares: tuple[int, np.ndarray],
+    counts: tuple[np.ndarray, np.ndarray, np.ndarray],
+) -> tuple[int, int, int]:
+    """Add values and their squares to the limbs of their groups, and return what `loops.grouped` finds."""
+    found = np.zeros(3, np.int64)
+    if _compiled(values.size):
+        bits = _bits(np.ascontiguousarray(values))
+        _loop("grouped")(np.ascontiguousarray(groups), bits, kind, *sums, *squares, *counts, found)
+    else:
+        with np.errstate(over="ignore"):
+            slowloops.grouped(groups, values, kind, *sums, *squares, *counts, found)
+    done, place, square = found.tolist()
+    return done, place, square
+
+
+def _heads(values: np.ndarray, shift: int) -> np.ndarray:
+    """Return the bits from `shift` on of the keys of float64 values."""
+    bits = values.view(np.int64)
+    keys = bits ^ (bits >> 63 | np.int64(-(2**63)))
+    return (keys.view(np.uint64) >> np.uint64(shift)).view(np.int64)
 
 
 def _products(factors: list[np.ndarray]) -> int:
@@ -135,7 +179,15 @@ def _loop(name: str) -> Any:
     numba = compiler()
     bits = numba.types.Array(numba.uint64, 1, "C", readonly=True)
     bins, found = numba.uint64[:, ::1], numba.int64[::1]
-    arguments = {"squares": (bits, bins, found), "products": (bits, bits, bins), "triples": (bits, bits, bits, bins)}
+    limbs, whole = numba.int64[:, ::1], numba.int64
+    arguments = {
+        "squares": (bits, bins, found),
+        "products": (bits, bits, bins),
+        "triples": (bits, bits, bits, bins),
+        "digits": (bits, numba.uint64, found),
+        "chosen": (bits, numba.boolean[::1], found, found),
+        "grouped": (found, bits, whole, whole, limbs, whole, limbs, limbs, found, found, found),
+    }
     signature = numba.void(*arguments[name])
     function = getattr(loops, name)
     given = numba.config.CACHE_DIR
