@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import difflib
-import math
 import os
 import re
 from typing import Any
@@ -13,6 +11,7 @@ from typing import Any
 import click
 
 from hpcreduce.commands.console import PICTURES, CommandError, Console, need, to_json
+from hpcreduce.commands.stats_options import Bins, Listed, Shares, Sign
 from hpcreduce.stats import report, screen, sources
 from hpcreduce.stats.batches import NUMBER
 from hpcreduce.stats.meeting import StatsError
@@ -25,87 +24,7 @@ from hpcreduce.units import plural
 TABLES = (".csv", ".parquet")
 BINS = 50
 """Bins of the histograms that are drawn if no other number is asked for."""
-MOST_BINS = 100_000
 MOST_TOP = 10_000
-
-
-class Listed(click.ParamType[tuple[str, ...]]):
-    """A comma-separated list of names; one with a comma in it stands in double quotes."""
-
-    name = "names"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
-        """Split."""
-        if isinstance(value, tuple):
-            return value
-        try:
-            names = next(csv.reader([value], strict=True), [])
-        except csv.Error as error:
-            self.fail(f"{value!r} is no comma-separated list: {error}", param, ctx)
-        if not names:
-            self.fail("no name given", param, ctx)
-        return tuple(dict.fromkeys(names))
-
-
-class Sign(click.ParamType[str]):
-    r"""One character; ``tab`` and ``\t`` are a tab."""
-
-    name = "character"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Read and check."""
-        sign = "\t" if value in ("tab", r"\t") else str(value)
-        if len(sign) != 1 or not sign.isascii() or sign in '"\r\n' or sign.isalnum():
-            self.fail(f"{value!r} is not one character such as , or ; or tab", param, ctx)
-        return sign
-
-
-class Bins(click.ParamType[tuple[int, "float | None", "float | None"]]):
-    """How many bins, and the range: ``20`` or ``20:0:1.5``."""
-
-    name = "bins"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, float | None, float | None]:
-        """Read and check."""
-        if isinstance(value, tuple):
-            return value
-        bins, *edges = value.split(":")
-        if not re.fullmatch(r"[0-9]{1,9}", bins) or not 0 < int(bins) <= MOST_BINS or len(edges) not in (0, 2):
-            self.fail(
-                f"{value!r} is no number of bins from 1 to {MOST_BINS}, or bins and range as 20:0:1.5", param, ctx
-            )
-        if not edges:
-            return int(bins), None, None
-        try:
-            low, high = map(float, edges)
-        except ValueError:
-            self.fail(f"{value!r}: the range is not of two numbers", param, ctx)
-        if not (math.isfinite(low) and math.isfinite(high) and low < high and math.isfinite(high - low)):
-            self.fail(f"{value!r}: the range is not of two numbers, the lower one first", param, ctx)
-        return int(bins), low, high
-
-
-class Shares(click.ParamType[tuple[float, ...]]):
-    """A comma-separated list of numbers from 0 to 1, or ``none``."""
-
-    name = "quantiles"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, ...]:
-        """Read and check."""
-        if isinstance(value, tuple):
-            return value
-        if value.strip() == "none":
-            return ()
-        try:
-            found = tuple(dict.fromkeys(map(float, value.split(","))))
-        except ValueError:
-            self.fail(f"{value!r} is no comma-separated list of numbers from 0 to 1, nor none", param, ctx)
-        for q in found:
-            if not 0 <= q <= 1:
-                self.fail(f"{q} is not from 0 to 1", param, ctx)
-        return found
 
 
 _HELP = {
@@ -220,7 +139,6 @@ def stats_command(
         approx,
         distinct,
         top or 0,
-        by or (),
     )
     names = columns or tuple(map(str, dict.fromkeys(indices))) or None
     options = ReadOptions(names, dataset, null_values, thousands, delimiter, decimal)
@@ -231,7 +149,9 @@ def stats_command(
         need("matplotlib", "--plot")
     with contextlib.ExitStack() as stack:
         opened = {path: stack.enter_context(console.output(path)) for path in sorted(paths)}
-        source = _source(console, files, options, paths, wanted)
+        source = _source(console, files, options, paths, weights, by or ())
+        fields = {field.name: field for field in source.schema}
+        wanted = wanted._replace(by=tuple(fields[name] for name in by or ()))
         for note in source.notes:
             console.note(f"note: {note}")
         summary = _summarise(console, source, wanted, names)
@@ -275,11 +195,17 @@ def _outputs(json_path: str | None, output: str | None, plot_path: str | None) -
     return set(paths)
 
 
-def _source(console: Console, files: tuple[str, ...], options: ReadOptions, paths: set[str], wanted: Wanted) -> Source:
+def _source(
+    console: Console,
+    files: tuple[str, ...],
+    options: ReadOptions,
+    paths: set[str],
+    weights: str | None,
+    by: tuple[str, ...],
+) -> Source:
     """Look at the files; collective."""
     names = options.columns
-    weights = wanted.weights
-    more = [*wanted.by, *([] if weights is None else [weights])]
+    more = [*by, *([] if weights is None else [weights])]
     if names is not None:
         options = options._replace(columns=tuple(dict.fromkeys([*names, *more])))
     with console.progress("looking", nbytes=True) as progress:
@@ -290,13 +216,11 @@ def _source(console: Console, files: tuple[str, ...], options: ReadOptions, path
         raise CommandError(f"--weights: no column {weights!r}{f'; did you mean {near[0]!r}?' if near else ''}")
     if weights is not None and found[weights].kind != NUMBER:
         raise CommandError(f"--weights: column {weights!r} is {found[weights].dtype}, expected numbers")
-    for name in wanted.by:
+    for name in by:
         if name not in found:
             near = difflib.get_close_matches(name, found, 1)
             why = next((f" ({note})" for note in source.notes if repr(name) in note), "")
             raise CommandError(f"--by: no column {name!r}{why}{f'; did you mean {near[0]!r}?' if near else ''}")
-        if found[name].dtype.startswith("float"):
-            raise CommandError(f"--by: column {name!r} is {found[name].dtype}, expected text, integers, dates or bools")
     errors = []
     for path in sorted(paths) if console.first else ():
         if any(os.path.exists(file) and os.path.exists(path) and os.path.samefile(file, path) for file in source.files):
@@ -307,7 +231,7 @@ def _source(console: Console, files: tuple[str, ...], options: ReadOptions, path
 
 def _summarise(console: Console, source: Source, wanted: Wanted, names: tuple[str, ...] | None) -> Summary:
     """Read and describe; collective."""
-    aside = {wanted.weights} if names is None else {wanted.weights, *wanted.by} - {*names}
+    aside = {wanted.weights} if names is None else {wanted.weights, *(field.name for field in wanted.by)} - {*names}
     described = [field for field in source.schema if field.name not in aside or (names and field.name in names)]
     with console.progress("reading", nbytes=True) as progress:
         mine = sum(source.shards[number].nbytes for number in source.mine)

@@ -102,7 +102,7 @@ def describe(
     ranged = (histogram, None, None) if isinstance(histogram, int) else histogram
     chosen = (by,) if isinstance(by, str) else tuple(by)
     wanted = Wanted(
-        ddof, moments, covariance, ranged, weights, nan, fast, tuple(quantiles), method, approx, distinct, top, chosen
+        ddof, moments, covariance, ranged, weights, nan, fast, tuple(quantiles), method, approx, distinct, top
     )
     read: Callable[[], Iterator[Mapping[str, Any]]]
     own: dict[str, Any] = {}
@@ -115,6 +115,8 @@ def describe(
     for name in chosen:
         if name not in types:
             raise StatsError(f"there is no column {name!r} for the groups; found {', '.join(types) or 'none'}")
+
+    wanted = wanted._replace(by=tuple(schema.field(name, types[name]) for name in chosen))
 
     def batches(names: Sequence[str]) -> Iterator[Batch]:
         row = 0

@@ -39,12 +39,12 @@ def values(field: Field, column: Column) -> Any:
     import pyarrow as pa
 
     if field.kind != NUMBER:
-        return keys.array(field.name, column).drop_null()
+        return keys.array(field, column).drop_null()
     there = column.values if column.valid is None else column.values[column.valid]
     if field.dtype.startswith("float"):
         there = there.astype(np.float64, copy=False)
         return pa.array(there[~np.isnan(there)] + 0.0)
-    return pa.array(there.astype(np.uint64 if field.dtype == "uint64" else np.int64, copy=False))
+    return keys.array(field, Column(there))
 
 
 def hashes(array: Any) -> np.ndarray:

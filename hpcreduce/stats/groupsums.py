@@ -6,6 +6,7 @@ Rules that hold here:
    touched are there: `first` is the lowest.
 2. Limbs are int64 and take 2^29 values before what is beyond 32 bits is carried on.
 3. Extremes are kept as keys that have the order of the values: of floats `exact.key`, of integers themselves.
+4. Sums are rounded once: in doubled precision where that is sure to be right, else as Python's integers.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcreduce.stats import exact, kernels
+from hpcreduce.stats import doubled, exact, kernels
 
 _CARRY_AFTER = 1 << 29
 _MASK = np.int64((1 << exact.LIMB) - 1)
@@ -75,16 +76,16 @@ class Limbs:
         """The power of two, less that of the units of `exact`, of which the sums are whole numbers."""
         return exact.LIMB * self.first
 
-    def integers(self) -> list[int]:
-        """Return the sums, in units of ``2 ** unit`` less those of `exact`."""
+    def integers(self, groups: np.ndarray) -> list[int]:
+        """Return the sums of these groups, in units of ``2 ** unit`` less those of `exact`."""
         if not self.limbs.shape[1]:
-            return [0] * len(self.limbs)
-        self.carry()
+            return [0] * groups.size
         size = 4 * (self.limbs.shape[1] - 1)
-        low, top = self.limbs[:, :-1].astype(np.uint32).tobytes(), 8 * size
+        limbs = self.limbs[groups]
+        low, top = limbs[:, :-1].astype(np.uint32).tobytes(), 8 * size
         return [
             int.from_bytes(low[start : start + size], "little") + (last << top)
-            for start, last in zip(range(0, len(low), size), self.limbs[:, -1].tolist(), strict=True)
+            for start, last in zip(range(0, len(low), size), limbs[:, -1].tolist(), strict=True)
         ]
 
 
@@ -117,8 +118,8 @@ class Grouped:
 
     def add(self, groups: np.ndarray, values: np.ndarray, valid: np.ndarray | None) -> None:
         """Take in values, each of the group of that number."""
-        if valid is not None:
-            np.add.at(self.counts[:, NULL], groups[~valid], 1)
+        if valid is not None and not valid.all():
+            self.counts[:, NULL] += np.bincount(groups[~valid], minlength=len(self.counts))
             groups, values = groups[valid], values[valid]
         self.added += values.size
         if self.added > _CARRY_AFTER:
@@ -179,34 +180,71 @@ class Grouped:
         found.counts, found.low, found.high = self.counts[groups], self.low[groups], self.high[groups]
         return found
 
-    def spreads(self, groups: int, ddof: int) -> Iterator[tuple[Any, float | None, float | None, float | None]]:
-        """Yield sum, mean, variance and standard deviation of the finite values of each group, each rounded once."""
+    def spreads(self, groups: int, ddof: int) -> dict[str, Any]:
+        """Return sum, mean, variance and standard deviation of the finite values of each group, each rounded once.
+
+        They are masked arrays; sums of integers are an int64 array, or a list where they are too large for that.
+        """
+        self.sums.carry()
+        self.squares.carry()
+        unit, aligned = self.sums.unit - exact.UNIT, self.squares.unit - 2 * self.sums.unit
+        rows = self.counts[:groups, ROWS]
+        with np.errstate(all="ignore"):
+            n = rows.astype(np.float64)
+            total = doubled.of_limbs(self.sums.limbs[:groups])
+            squares = doubled.scaled(doubled.of_limbs(self.squares.limbs[:groups]), aligned)
+            number = doubled.Doubled(n, np.zeros(groups), np.zeros(groups))
+            spread = doubled.minus(doubled.times(squares, number), doubled.times(total, total))
+            variance = doubled.over(doubled.over(spread, n), n - ddof)
+            parts = (total, unit), (doubled.over(total, n), unit), (variance, 2 * unit), (doubled.root(variance), unit)
+            found, certain = zip(*(doubled.sure(*part) for part in parts), strict=True)
+        equal = self.low[:groups] == self.high[:groups]
+        for figure, known in zip(found, (rows == 0, rows == 0, rows <= ddof, rows <= ddof), strict=True):
+            figure[known] = 0.0
+        for figure in found[2:]:
+            figure[equal] = 0.0
+        unsure = ~(certain[0] & certain[1]) & (rows > 0) | ~(certain[2] & certain[3]) & (rows > ddof) & ~equal
+        at = np.flatnonzero(unsure)
+        for group, figures in zip(at.tolist(), self._rounded(at, ddof), strict=True):
+            for place, figure in zip(found, figures, strict=True):
+                place[group] = figure
+        few, none = rows <= ddof, rows == 0
+        masked = [np.ma.masked_array(each, mask) for each, mask in zip(found[1:], (none, few, few), strict=True)]
+        sums = self._whole(groups, total.high) if self.whole else np.ma.masked_array(found[0])
+        return dict(zip(("sum", "mean", "var", "std"), (sums, *masked), strict=True))
+
+    def _rounded(self, groups: np.ndarray, ddof: int) -> Iterator[tuple[float, float, float, float]]:
+        """Yield the same figures of groups that have values, computed as integers; 0 stands for what there is not."""
         # Integers of some hundred bits: the sum in units of 2^one, squares and products in units of 2^two.
         one, squared = self.sums.unit - exact.UNIT, self.squares.unit - 2 * exact.UNIT
         two = min(2 * one, squared)
         up, down = max(0, one), max(0, -one)
         wider, narrower = max(0, two), max(0, -two)
         product, square = 2 * one - two, squared - two
-        ratio = exact.ratio
-        found = zip(self.counts[:groups, ROWS].tolist(), self.sums.integers(), self.squares.integers(), strict=False)
-        for count, total, squares in found:
-            top = total << up
-            whole = top >> down if self.whole else ratio(top, 1 << down)
-            if not count:
-                yield whole, None, None, None
-                continue
-            mean = ratio(top, count << down)
+        rows = self.counts[groups, ROWS].tolist()
+        for count, total, squares in zip(rows, self.sums.integers(groups), self.squares.integers(groups), strict=True):
+            whole, mean = exact.ratio(total << up, 1 << down), exact.ratio(total << up, count << down)
             if count <= ddof:
-                yield whole, mean, None, None
+                yield whole, mean, 0.0, 0.0
                 continue
             top = ((count * squares << square) - (total * total << product)) << wider
             bottom = count * (count - ddof) << narrower
-            yield whole, mean, ratio(top, bottom), exact.root(top, bottom)
+            yield whole, mean, exact.ratio(top, bottom), exact.root(top, bottom)
 
-    def extreme(self, keys: np.ndarray) -> list[Any]:
+    def _whole(self, groups: int, sizes: np.ndarray) -> Any:
+        """Return the sums of integers, of about these sizes in units."""
+        unit = self.sums.unit - exact.UNIT
+        if not (np.ldexp(abs(sizes), unit) < 2.0**62).all():
+            return [total >> -unit if unit < 0 else total << unit for total in self.sums.integers(np.arange(groups))]
+        found = np.zeros(groups, np.int64)
+        for index in range(self.sums.limbs.shape[1]):
+            shift, limb = unit + exact.LIMB * index, self.sums.limbs[:groups, index]
+            if shift < 64:  # what is beyond wraps around, and belongs to the sign
+                found += limb << shift if shift >= 0 else limb >> min(63, -shift)
+        return np.ma.masked_array(found)
+
+    def extreme(self, keys: np.ndarray) -> np.ndarray:
         """Return the numbers that have these keys."""
         if not self.whole:
-            found: Any = (keys ^ (keys >> 63 & np.int64(_LIMITS.max))).view(np.float64)
-        else:
-            found = keys.view(np.uint64) ^ np.uint64(1 << 63) if self.unsigned else keys
-        return list(found.tolist())
+            return np.asarray(keys ^ (keys >> 63 & np.int64(_LIMITS.max))).view(np.float64)
+        return keys.view(np.uint64) ^ np.uint64(1 << 63) if self.unsigned else keys

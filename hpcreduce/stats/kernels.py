@@ -106,7 +106,7 @@ def grouped(
     found = np.zeros(3, np.int64)
     if _compiled(values.size):
         bits = _bits(np.ascontiguousarray(values))
-        _loop("grouped")(np.ascontiguousarray(groups), bits, kind, *sums, *squares, *counts, found)
+        _loop("grouped")(np.ascontiguousarray(groups).view(np.uint64), bits, kind, *sums, *squares, *counts, found)
     else:
         with np.errstate(over="ignore"):
             slowloops.grouped(groups, values, kind, *sums, *squares, *counts, found)
@@ -186,7 +186,7 @@ def _loop(name: str) -> Any:
         "triples": (bits, bits, bits, bins),
         "digits": (bits, numba.uint64, found),
         "chosen": (bits, numba.boolean[::1], found, found),
-        "grouped": (found, bits, whole, whole, limbs, whole, limbs, limbs, found, found, found),
+        "grouped": (numba.uint64[::1], bits, whole, whole, limbs, whole, limbs, limbs, found, found, found),
     }
     signature = numba.void(*arguments[name])
     function = getattr(loops, name)

@@ -15,23 +15,20 @@ from typing import Any
 
 import numpy as np
 
-from hpcreduce.stats.batches import Column
-from hpcreduce.stats.meeting import StatsError
+from hpcreduce.stats.batches import Column, Field
 
 _MISSING = np.uint64(0x9E3779B97F4A7C15)
 _PAIR = np.int64(32)
 
 
-def array(name: str, column: Column) -> Any:
-    """Return a column of keys as an Arrow array of one type for its kind."""
+def array(field: Field, column: Column) -> Any:
+    """Return a column of keys as an Arrow array, of one type for the field."""
     import pyarrow as pa
 
     values = column.values
     if isinstance(values, np.ndarray):
-        if values.dtype.kind == "f":
-            raise StatsError(f"column {name!r} is {values.dtype}; groups are by text, integers, dates or bools")
         if values.dtype.kind != "b":
-            values = values.astype(np.uint64 if values.dtype == np.uint64 else np.int64, copy=False)
+            values = values.astype(np.uint64 if field.dtype == "uint64" else np.int64, copy=False)
         return pa.array(values, mask=None if column.valid is None else ~column.valid)
     if pa.types.is_dictionary(values.type):
         values = values.cast(values.type.value_type)

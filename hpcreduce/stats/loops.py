@@ -18,7 +18,7 @@ _ZERO, _ONE = np.uint64(0), np.uint64(1)
 _FRACTION, _HIDDEN, _LOW = np.uint64((1 << 52) - 1), np.uint64(1 << 52), np.uint64((1 << 32) - 1)
 _SPECIAL, _TO_EXPONENT, _TO_SIGN = np.uint64(2047), np.uint64(52), np.uint64(63)
 _MINUS_ZERO, _INFINITE, _TO_DIGIT = np.uint64(1 << 63), np.uint64(2047 << 52), np.uint64(48)
-_LIMB_BITS, _FOUR, _FIVE = np.uint64(31), np.uint64(4), np.uint64(5)
+_LIMB_BITS, _TWO, _THREE, _FOUR, _FIVE = np.uint64(31), np.uint64(2), np.uint64(3), np.uint64(4), np.uint64(5)
 _HALF, _UP, _DOWN = np.uint64(32), np.uint64(33), np.uint64(31)
 
 
@@ -183,57 +183,57 @@ def grouped(
     `first`, `second`: what the first limbs are; `counts`: finite values, and NaN and the infinite ones from 2 on;
     `found`: how many values went in before one came for which there are no limbs, and the first limbs that it needs.
     """
+    nothing = sums.shape[1] == 0
+    last, furthest = np.uint64(sums.shape[1] - 3), np.uint64(squares.shape[1] - 5)
+    lowest_limb, lowest_square = np.uint64(first), np.uint64(second)
     for i in range(x.size):
         group, bits = groups[i], x[i]
-        exponent = np.uint64(1074)
-        negative = kind != 2 and bits >> _TO_SIGN == _ONE
+        exponent, sign = np.uint64(1074), _ZERO
+        if kind != 2:
+            sign = _ZERO - (bits >> _TO_SIGN)
         if kind == 0:
             exponent = bits >> _TO_EXPONENT & _SPECIAL
             mantissa = bits & _FRACTION
             if exponent == _SPECIAL:
-                counts[group, 2 if mantissa else 4 if negative else 3] += 1
+                counts[group, _TWO if mantissa else _FOUR if sign else _THREE] += 1
                 continue
             if exponent:
                 mantissa |= _HIDDEN
                 exponent -= _ONE
         else:
-            mantissa = _ZERO - bits if negative else bits
-        place, square = np.int64(exponent >> _FIVE), np.int64(exponent >> _FOUR)
-        at, there = place - first, square - second
-        if at < 0 or at + 3 > sums.shape[1] or there < 0 or there + 5 > squares.shape[1]:
-            found[0], found[1], found[2] = i, place, square
+            mantissa = (bits ^ sign) - sign
+        at, there = (exponent >> _FIVE) - lowest_limb, (exponent >> _FOUR) - lowest_square
+        if mantissa and (nothing or at > last or there > furthest):  # a place below the first limb wraps around
+            found[0], found[1], found[2] = i, np.int64(exponent >> _FIVE), np.int64(exponent >> _FOUR)
             return
         if kind == 0:
-            key = np.int64(bits ^ ((_ZERO - (bits >> _TO_SIGN)) >> _ONE))
+            key = np.int64(bits ^ (sign >> _ONE))
             if key < lowest[group]:
                 lowest[group] = key
             if key > highest[group]:
                 highest[group] = key
-        counts[group, 0] += 1
+        counts[group, _ZERO] += 1
+        if not mantissa:
+            continue  # zeros have no place
         shift = exponent & _LIMB_BITS
         a, b = mantissa & _LOW, mantissa >> _HALF
         low, high = a << shift, b << shift
         d0, d1, d2 = low & _LOW, (low >> _HALF) + (high & _LOW), high >> _HALF
-        if negative:
-            sums[group, at] -= np.int64(d0)
-            sums[group, at + 1] -= np.int64(d1)
-            sums[group, at + 2] -= np.int64(d2)
-        else:
-            sums[group, at] += np.int64(d0)
-            sums[group, at + 1] += np.int64(d1)
-            sums[group, at + 2] += np.int64(d2)
+        sums[group, at] += np.int64((d0 ^ sign) - sign)
+        sums[group, at + _ONE] += np.int64((d1 ^ sign) - sign)
+        sums[group, at + _TWO] += np.int64((d2 ^ sign) - sign)
         aa, ab, bb = a * a, a * b, b * b
         shift = (exponent << _ONE) & _LIMB_BITS
         low = (aa & _LOW) << shift
         squares[group, there] += np.int64(low & _LOW)
         digit = (aa >> _HALF) + ((ab & _LOW) << _ONE)
         low = (low >> _HALF) + ((digit & _LOW) << shift)
-        squares[group, there + 1] += np.int64(low & _LOW)
+        squares[group, there + _ONE] += np.int64(low & _LOW)
         digit = (digit >> _HALF) + ((ab >> _HALF) << _ONE) + (bb & _LOW)
         low = (low >> _HALF) + ((digit & _LOW) << shift)
-        squares[group, there + 2] += np.int64(low & _LOW)
+        squares[group, there + _TWO] += np.int64(low & _LOW)
         digit = (digit >> _HALF) + (bb >> _HALF)
         low = (low >> _HALF) + ((digit & _LOW) << shift)
-        squares[group, there + 3] += np.int64(low & _LOW)
-        squares[group, there + 4] += np.int64(low >> _HALF)
+        squares[group, there + _THREE] += np.int64(low & _LOW)
+        squares[group, there + _FOUR] += np.int64(low >> _HALF)
     found[0] = x.size

@@ -17,6 +17,7 @@ from typing import Any
 
 from hpcreduce.stats import meeting, quantiles
 from hpcreduce.stats.batches import NUMBER, Batch, Field
+from hpcreduce.stats.meeting import StatsError
 from hpcreduce.stats.table import Table
 from hpcreduce.stats.wanted import Summary, Wanted
 
@@ -104,6 +105,9 @@ def check(wanted: Wanted, schema: Sequence[Field]) -> None:
         raise ValueError(f"the number of the most frequent values must be 0 or more, found {wanted.top}")
     if wanted.by and wanted.weights is not None:
         raise ValueError("groups take no weights")
+    for key in wanted.by:
+        if key.dtype.startswith("float"):
+            raise StatsError(f"column {key.name!r} is {key.dtype}; groups are by text, integers, dates or bools")
     quantiles.check(wanted.quantiles, wanted.method)
     if wanted.weights is not None:
         field = {field.name: field for field in schema}.get(wanted.weights)

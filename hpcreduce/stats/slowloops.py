@@ -38,9 +38,10 @@ def grouped(
     finite = ~special
     places: Any = (exponents >> np.uint64(5)).view(np.int64)
     squared: Any = (exponents >> np.uint64(4)).view(np.int64)
-    if finite.any():
+    placed = finite & (size > 0)  # zeros have no place
+    if placed.any():
         ends = exponents.view(np.int64)
-        for outermost in int(np.argmin(np.where(finite, ends, 1 << 20))), int(np.argmax(np.where(finite, ends, -1))):
+        for outermost in int(np.argmin(np.where(placed, ends, 1 << 20))), int(np.argmax(np.where(placed, ends, -1))):
             at, there = int(places[outermost]) - first, int(squared[outermost]) - second
             if at < 0 or at + 3 > sums.shape[1] or there < 0 or there + 5 > squares.shape[1]:
                 found[1:] = places[outermost], squared[outermost]
@@ -49,13 +50,13 @@ def grouped(
     if special.any():
         which = np.where(np.isnan(values), 2, np.where(negative, 4, 3))[special]
         np.add.at(counts, (groups[special], which), 1)
-        groups, bits, negative = groups[finite], bits[finite], negative[finite]
-        size, exponents, places, squared = (each[finite] for each in (size, exponents, places, squared))
+    np.add.at(counts[:, 0], groups[finite], 1)
     if kind == 0:
         keys = (bits ^ ((np.uint64(0) - (bits >> np.uint64(63))) >> _ONE)).view(np.int64)
-        np.minimum.at(lowest, groups, keys)
-        np.maximum.at(highest, groups, keys)
-    np.add.at(counts[:, 0], groups, 1)
+        np.minimum.at(lowest, groups[finite], keys[finite])
+        np.maximum.at(highest, groups[finite], keys[finite])
+    groups, negative = groups[placed], negative[placed]
+    size, exponents, places, squared = (each[placed] for each in (size, exponents, places, squared))
     a, b = size & _LOW, size >> _HALF
     shift = exponents & np.uint64(31)
     low, high = a << shift, b << shift

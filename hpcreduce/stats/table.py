@@ -99,7 +99,7 @@ class Table:
     def names(self) -> list[str]:
         """Return the columns of the first pass."""
         names = [field.name for field in self.schema]
-        return self._with_weights([*names, *(name for name in self.wanted.by if name not in names)])
+        return self._with_weights([*names, *(field.name for field in self.wanted.by if field.name not in names)])
 
     def _with_weights(self, names: list[str]) -> list[str]:
         weights = self.wanted.weights

@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hpcreduce.stats.batches import Field
+
 EXACT, ROUNDED, SAME, APPROXIMATE = "exact", "correctly rounded", "same bits", "approximate"
 """What a figure can promise."""
 
@@ -42,7 +44,7 @@ class Wanted(NamedTuple):
     distinct: bool = False
     top: int = 0
     """How many of the most frequent values."""
-    by: tuple[str, ...] = ()
+    by: tuple[Field, ...] = ()
     """The columns whose values make the groups of which figures are told besides those of all rows."""
 
 

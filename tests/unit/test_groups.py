@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from hpcreduce.stats import kernels, keys
+from hpcreduce.stats.exact import ratio, root
 from hpcreduce.stats.groupsums import Grouped
 
 RANDOM = np.random.default_rng(3)
@@ -41,7 +42,7 @@ def test_sums_of_groups_are_exact(monkeypatch, name, later):
     for rank in ranks:
         both.join(np.arange(1, 8), rank.part(np.arange(7)))
     low, high = both.extreme(both.low), both.extreme(both.high)
-    sums, squares = both.sums.integers(), both.squares.integers()
+    sums, squares = both.sums.integers(np.arange(8)), both.squares.integers(np.arange(8))
     for group in range(7):
         mine = values[(groups == group) & valid]
         finite = mine[np.isfinite(mine)]
@@ -52,6 +53,55 @@ def test_sums_of_groups_are_exact(monkeypatch, name, later):
         assert sums[group + 1] << both.sums.unit == sum(exact) * 2**1074
         assert squares[group + 1] << both.squares.unit == sum(value * value for value in exact) * 2**2148
         assert (low[group + 1], high[group + 1]) == (finite.min(), finite.max())
+
+
+HARD = {
+    "offset": 1e9 + RANDOM.random(4000),
+    "far offset": 2.0**52 + RANDOM.integers(0, 3, 4000),
+    "halves": RANDOM.integers(-(2**53), 2**53, 4000).astype(float),
+    "signs": RANDOM.standard_normal(4000) * RANDOM.choice([1.0, 2.0**-40, 2.0**60], 4000),
+    "few": RANDOM.integers(-1, 2, 4000) * 0.1,
+    "tiny": RANDOM.standard_normal(4000) * 2.0**-540,
+    "subnormal": RANDOM.integers(-9, 9, 4000) * 5e-324,
+    "vast": RANDOM.standard_normal(4000) * 2.0**1022,
+    "wild": RANDOM.standard_normal(4000) * 2.0 ** RANDOM.integers(-1000, 1000, 4000),
+    "whole": RANDOM.integers(-(2**40), 2**40, 4000),
+    "huge": RANDOM.integers(-(2**63), 2**63 - 1, 4000),
+}
+
+
+@pytest.mark.parametrize("name", HARD)
+def test_figures_of_many_groups_are_rounded_once(name):
+    """Groups of 0 to 40 values: whether doubled precision is sure or not, the nearest float is told."""
+    values, groups = HARD[name], np.sort((RANDOM.random(4000) ** 2 * 400).astype(np.int64))
+    for ddof in 0, 1:
+        column = Grouped(str(values.dtype))
+        column.grow(400)
+        column.add(groups, values, None)
+        told = {
+            figure: found.tolist() if hasattr(found, "tolist") else found
+            for figure, found in column.spreads(400, ddof).items()
+        }
+        for group in range(400):
+            mine = [Fraction(value) for value in values[groups == group].tolist()]
+            total, n = sum(mine, Fraction(0)), len(mine)
+            assert told["sum"][group] == (total if values.dtype.kind == "i" else ratio(*total.as_integer_ratio()))
+            mean = ratio(*(total / n).as_integer_ratio()) if n else None
+            var = std = None
+            if n > ddof:
+                spread = (sum(value * value for value in mine) - total * total / n) / (n - ddof)
+                var, std = ratio(*spread.as_integer_ratio()), root(*spread.as_integer_ratio())
+            assert [told[figure][group] for figure in ("mean", "var", "std")] == [mean, var, std], group
+
+
+def test_doubled_precision_is_mostly_sure(monkeypatch):
+    """Else it would be no gain."""
+    column, left = Grouped("float64"), []
+    column.grow(400)
+    column.add(np.arange(4000) % 400, np.append(HARD["offset"][1:] % 1 + 1e5, 0.0), None)
+    monkeypatch.setattr(column, "_rounded", lambda groups, ddof: left.extend(groups) or [(0,) * 4] * len(left))
+    column.spreads(400, 1)
+    assert len(left) < 40
 
 
 def test_keys_are_numbered_as_they_come():
