@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpcreduce.objects import everyone
-from hpcreduce.stats import exact, figures, keys, meeting
-from hpcreduce.stats.batches import NUMBER, Batch, Field
+from hpcreduce.stats import exact, figures, kernels, keys, meeting
+from hpcreduce.stats.batches import NUMBER, Batch, Column, Field
 from hpcreduce.stats.groupothers import GroupedOthers
 from hpcreduce.stats.groupsums import MINUS, NAN, NULL, PLUS, ROWS, Grouped, grown
 from hpcreduce.stats.others import date, text
@@ -29,6 +29,8 @@ from hpcreduce.stats.wanted import EXACT, ROUNDED, Groups, Wanted
 _FIGURES = ("count", "null", "nan", "sum", "mean", "std", "var", "min", "max")
 _PENDING = 1 << 22
 """Values of rows that are kept before their groups are sought."""
+_MANY = 1 << 12
+"""Groups beyond which rows are sorted by them, since what is known of so many does not stay in a processor's cache."""
 
 
 class Part(NamedTuple):
@@ -66,9 +68,14 @@ class Gathering:
 
     def add(self, batch: Batch) -> None:
         """Take in rows."""
+        if self.pending and self._types(batch) != self._types(self.pending[0]):
+            self._settle()
         self.pending.append(batch)
         if sum(batch.rows for batch in self.pending) * (len(self.by) + len(self.fields)) > _PENDING:
             self._settle()
+
+    def _types(self, batch: Batch) -> list[Any]:
+        return [batch.columns[field.name].values.dtype for field in self.fields if field.kind == NUMBER]
 
     def _settle(self) -> None:
         """Seek the groups of the rows that are pending, all together: each time takes as long as there are groups."""
@@ -80,14 +87,14 @@ class Gathering:
         parts = ([keys.array(field, batch.columns[field.name]) for batch in batches] for field in self.by)
         groups = self._numbered([pa.concat_arrays(arrays) for arrays in parts])
         self.rows += np.bincount(groups, minlength=len(self.rows))
-        ends = np.cumsum([batch.rows for batch in batches])[:-1]
-        for batch, theirs in zip(batches, np.split(groups, ends), strict=True):
-            for field, state in zip(self.fields, self.columns, strict=True):
-                column = batch.columns[field.name]
-                if isinstance(state, Grouped):
-                    state.add(theirs, column.values, column.valid)
-                else:
-                    state.add(theirs, keys.array(field, column))
+        order = kernels.ordered(groups, len(self.rows)) if len(self.keys) > _MANY else None
+        sorted_groups = groups if order is None else groups[order]
+        for field, state in zip(self.fields, self.columns, strict=True):
+            columns = [batch.columns[field.name] for batch in batches]
+            if isinstance(state, Grouped):
+                state.add(sorted_groups, *_joined(columns, order))
+            else:
+                state.add(groups, pa.concat_arrays([keys.array(field, column) for column in columns]))
 
     def _part(self, arrays: Sequence[Any], groups: np.ndarray) -> Part:
         import pyarrow as pa
@@ -143,6 +150,15 @@ class Gathering:
             for index, name in enumerate(names)
         }
         return Groups(by, sorted_keys, _arranged(rows, order), told, promises)
+
+
+def _joined(columns: Sequence[Column], order: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return numbers of one type, one after the other or in that order, and where they are valid."""
+    values, valid = np.concatenate([column.values for column in columns]), None
+    if any(column.valid is not None for column in columns):
+        parts = [np.ones(len(each.values), bool) if each.valid is None else each.valid for each in columns]
+        valid = np.concatenate(parts)
+    return (values, valid) if order is None else (values[order], None if valid is None else valid[order])
 
 
 def _arranged(parts: Sequence[Any], order: np.ndarray) -> list[Any]:

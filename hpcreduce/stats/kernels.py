@@ -94,6 +94,16 @@ def chosen(values: np.ndarray, table: np.ndarray) -> np.ndarray:
     return np.flatnonzero(table[_heads(values, 48)] & ~np.isnan(values))
 
 
+def ordered(groups: np.ndarray, count: int) -> np.ndarray:
+    """Return the places of that many groups in the order of their numbers, equal ones as they come."""
+    if not _compiled(groups.size):
+        return np.argsort(groups, kind="stable")
+    order, starts = np.empty(groups.size, np.int64), np.zeros(count, np.int64)
+    np.cumsum(np.bincount(groups, minlength=count)[:-1], out=starts[1:])
+    _loop("ordered")(groups.view(np.uint64), starts, order)
+    return order
+
+
 def grouped(
     groups: np.ndarray,
     values: np.ndarray,
@@ -186,6 +196,7 @@ def _loop(name: str) -> Any:
         "triples": (bits, bits, bits, bins),
         "digits": (bits, numba.uint64, found),
         "chosen": (bits, numba.boolean[::1], found, found),
+        "ordered": (numba.uint64[::1], found, found),
         "grouped": (numba.uint64[::1], bits, whole, whole, limbs, whole, limbs, limbs, found, found, found),
     }
     signature = numba.void(*arguments[name])

@@ -165,6 +165,14 @@ def chosen(x: Any, table: Any, places: Any, found: Any) -> None:
     found[0] = count
 
 
+def ordered(groups: Any, starts: Any, order: Any) -> None:
+    """Sort the places of groups by their numbers; `starts`: where each group begins."""
+    for i in range(groups.size):
+        group = groups[i]
+        order[starts[group]] = i
+        starts[group] += 1
+
+
 def grouped(
     groups: Any,
     x: Any,

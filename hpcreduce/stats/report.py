@@ -222,12 +222,15 @@ def _group_cells(groups: Groups) -> Iterator[tuple[str, str, list[Any]]]:
         ]
         yield name, "int" if name in COUNTS else "float", [value for part in parts for value in part]
     for name in "sum", "min", "max":
-        parts = [told.get(name, nothing) for told in groups.columns.values()]
-        yield (
-            f"{name}_text",
-            "text",
-            [None if isinstance(value, float) else _text(value) for part in parts for value in part],
-        )
+        parts = [_texts(told.get(name, nothing)) for told in groups.columns.values()]
+        yield f"{name}_text", "text", [value for part in parts for value in part]
+
+
+def _texts(values: list[Any]) -> list[str | None]:
+    """Return values as texts, but for those of a column of floats, which lose nothing in another column."""
+    if {*map(type, values)} <= {float, type(None)}:
+        return [None] * len(values)
+    return [_text(value) for value in values]
 
 
 def quantile(q: str) -> str:
