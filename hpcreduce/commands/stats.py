@@ -16,7 +16,7 @@ from hpcreduce.stats import report, screen, sources
 from hpcreduce.stats.batches import NUMBER
 from hpcreduce.stats.meeting import StatsError
 from hpcreduce.stats.moments import passes, summarise
-from hpcreduce.stats.quantiles import METHODS
+from hpcreduce.stats.quantilerules import METHODS
 from hpcreduce.stats.sources import ReadOptions, Source
 from hpcreduce.stats.wanted import Summary, Wanted
 from hpcreduce.units import plural

@@ -22,7 +22,8 @@ from hpcreduce.stats.numbers import Numbers, number
 from hpcreduce.stats.others import Others
 from hpcreduce.stats.powers import Powers
 from hpcreduce.stats.product import Product
-from hpcreduce.stats.quantiles import POINTS, Quantiles
+from hpcreduce.stats.quantilerules import POINTS
+from hpcreduce.stats.quantiles import Quantiles
 from hpcreduce.stats.wanted import APPROXIMATE, EXACT, ROUNDED, SAME, Described, Wanted
 
 

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from hpcreduce.stats import meeting, quantiles
+from hpcreduce.stats import meeting, quantilerules
 from hpcreduce.stats.batches import NUMBER, Batch, Field
 from hpcreduce.stats.meeting import StatsError
 from hpcreduce.stats.table import Table
@@ -108,7 +108,7 @@ def check(wanted: Wanted, schema: Sequence[Field]) -> None:
     for key in wanted.by:
         if key.dtype.startswith("float"):
             raise StatsError(f"column {key.name!r} is {key.dtype}; groups are by text, integers, dates or bools")
-    quantiles.check(wanted.quantiles, wanted.method)
+    quantilerules.check(wanted.quantiles, wanted.method)
     if wanted.weights is not None:
         field = {field.name: field for field in schema}.get(wanted.weights)
         if field is not None and field.kind != NUMBER:

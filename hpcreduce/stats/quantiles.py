@@ -13,8 +13,7 @@ Rules that hold here:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from fractions import Fraction
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +21,7 @@ import numpy as np
 from hpcreduce.collectives import allreduce
 from hpcreduce.stats import exact, kernels
 from hpcreduce.stats.numbers import number
+from hpcreduce.stats.quantilerules import METHODS, POINTS, between
 
 DIGIT = 16
 """Bits of a digit."""
@@ -33,31 +33,13 @@ ERROR = 2.0**-7
 """How far, relatively, an approximate quantile is from a value of its bin, at most; it is the middle of the
 bin. Below 2^-1022 it may be 2^-1028 away."""
 
-COLLECTED = 1 << 22
-"""Values of all ranks that are kept at most: 64 MB if one rank has them all."""
+COLLECTED = 1 << 20
+"""Values of all ranks that are kept at most: 8 MB if one rank has them all, 16 MB of integers beyond 2^53."""
 
 COUNTED = 96
 """Bins whose next digit is counted in a pass, at most: 0.5 MB each."""
 
 _TOP = 1 << 63
-
-
-def _linear(place: float) -> tuple[int, float]:
-    return math.floor(place), place - math.floor(place)
-
-
-METHODS: dict[str, Callable[[float], tuple[int, float]]] = {
-    "linear": _linear,
-    "lower": lambda place: (math.floor(place), 0.0),
-    "higher": lambda place: (math.ceil(place), 0.0),
-    "nearest": lambda place: (round(place), 0.0),
-    "midpoint": lambda place: (math.floor(place), 0.5 if place % 1 else 0.0),
-}
-"""Name -> a function from a place among the sorted values, from 0, to the value at or before it and how far to go on
-to the next one. A quantile q of n values has the place q (n - 1), rounded to float64 as NumPy does."""
-
-POINTS = ("lower", "higher", "nearest")
-"""The methods that return one of the values, exactly."""
 
 
 class Node(NamedTuple):
@@ -73,15 +55,6 @@ class Node(NamedTuple):
     size: int
     ranks: tuple[int, ...]
     """Places among all values of the column."""
-
-
-def check(quantiles: Sequence[float], method: str) -> None:
-    """Raise ValueError for quantiles that there are not."""
-    if method not in METHODS:
-        raise ValueError(f"the method of quantiles must be one of {', '.join(METHODS)}, found {method!r}")
-    for q in quantiles:
-        if not 0 <= q <= 1:
-            raise ValueError(f"a quantile must be from 0 to 1, found {q}")
 
 
 def split(values: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
@@ -123,7 +96,7 @@ class Quantiles:
         """(column, rank) -> key and rest."""
         self.deep = np.zeros(columns, np.int64)  # values that have a rest
         self.waiting = [Node(column, 0, 0, 0, 0, ()) for column in range(columns)]
-        self.kept: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
+        self.kept: dict[int, list[tuple[np.ndarray, np.ndarray | None]]] = {}
         self.plan()
 
     def plan(self) -> None:
@@ -174,10 +147,9 @@ class Quantiles:
             return
         chosen = kernels.chosen(floats, self.tables[column])
         if chosen.size:
-            rest = np.zeros(chosen.size, np.int64) if rests is None else rests[chosen]
-            self._refine(column, keys(floats[chosen]), rest)
+            self._refine(column, keys(floats[chosen]), None if rests is None else rests[chosen])
 
-    def _refine(self, column: int, keys: np.ndarray, rests: np.ndarray) -> None:
+    def _refine(self, column: int, keys: np.ndarray, rests: np.ndarray | None) -> None:
         for level, pairs in self.work[column].items():
             pairs.sort()
             prefixes = np.array([prefix for prefix, _ in pairs], np.uint64)
@@ -187,11 +159,14 @@ class Quantiles:
             hit = prefixes[at] == heads
             row = np.where(hit, rows[at], -2)
             if (keep := row == -1).any():
-                self.kept.setdefault(column, []).append((keys[keep], rests[keep]))
+                self.kept.setdefault(column, []).append((keys[keep], None if rests is None else rests[keep]))
             if not (count := row >= 0).any():
                 continue
-            row, mine, rest = row[count], keys[count], rests[count]
-            digits = rest if level == 4 else (mine >> np.uint64(48 - DIGIT * level) & np.uint64(0xFFFF)).astype(int)
+            row, mine = row[count], keys[count]
+            if level == 4:
+                digits = np.zeros(row.size, np.int64) if rests is None else rests[count]
+            else:
+                digits = (mine >> np.uint64(48 - DIGIT * level) & np.uint64(0xFFFF)).astype(np.int64)
             np.add.at(self.counts.reshape(-1), (row << DIGIT) + digits, 1)
             np.minimum.at(self.low, row, mine)
             np.maximum.at(self.high, row, mine)
@@ -292,18 +267,3 @@ class Quantiles:
             return 0.0  # the bins at 0 hold nothing as large as 2^-1028
         middle = first + (last - first) / 2 if math.isfinite(first) and math.isfinite(last) else first
         return float(min(max(middle, low), high))
-
-
-def between(low: int | float, high: int | float, part: float) -> int | float:
-    """Return ``low + part (high - low)``, rounded once; an int where no float is equal to it.
-
-    Examples
-    --------
-    >>> between(1.0, 2.0, 0.25), between(2**53 + 1, 2**53 + 3, 0.5), between(-1.7e308, 1.7e308, 0.5)
-    (1.25, 9007199254740994.0, 0.0)
-    """
-    if math.isinf(low) or math.isinf(high):
-        return low if low == high else math.nan if math.isinf(low) and math.isinf(high) else low + high
-    point = Fraction(low) + (Fraction(high) - Fraction(low)) * Fraction(part)
-    rounded = exact.ratio(point.numerator, point.denominator)
-    return int(point) if point.denominator == 1 and point != rounded else rounded

@@ -38,7 +38,7 @@ class Wanted(NamedTuple):
     quantiles: tuple[float, ...] = ()
     """From 0 to 1."""
     method: str = "linear"
-    """What stands for a quantile between two values: a name of `quantiles.METHODS`."""
+    """What stands for a quantile between two values: a name of `quantilerules.METHODS`."""
     approx: bool = False
     """Quantiles from one pass, within `quantiles.ERROR` of a value."""
     distinct: bool = False

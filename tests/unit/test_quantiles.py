@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from hpcreduce.stats import kernels, quantiles
-from hpcreduce.stats.quantiles import METHODS, POINTS, Quantiles, between
+from hpcreduce.stats.quantilerules import METHODS, POINTS, between, check
+from hpcreduce.stats.quantiles import Quantiles
 
 WANTED = (0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.999, 1)
 
@@ -96,4 +97,4 @@ def test_between_infinite_values():
 def test_what_there_is_not_is_refused():
     for wanted, method in (((1.5,), "linear"), ((-0.1,), "linear"), ((math.nan,), "linear"), ((0.5,), "median")):
         with pytest.raises(ValueError, match="found"):
-            quantiles.check(wanted, method)
+            check(wanted, method)
