@@ -6,19 +6,15 @@ Rules that hold here:
    up in bins, one for each power of two, and the bins become one Python integer at the end: nothing is ever rounded.
 2. There are two ways, with the same result: loops compiled by numba, and NumPy's bincount. numba takes half a second
    to load, so the first values go the second way. ``HPCREDUCE_NUMBA=0`` keeps to it.
-3. Compiled loops are kept in a folder of the user's (`cache_folder`), one for each kind of processor and version, each
-   loop with one signature: whoever comes first writes whole files, and who comes at the same time writes the same ones.
 """
 
 from __future__ import annotations
 
-import functools
-import os
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from hpcreduce.stats import loops, slowloops
+from hpcreduce.stats import compiled, slowloops
 from hpcreduce.stats.exact import key
 
 LATER = 1 << 20
@@ -80,7 +76,7 @@ def triples(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> int:
 def digits(values: np.ndarray, shift: int, counts: np.ndarray) -> None:
     """Count float64 values, but for NaN, by the bits from `shift` on of keys that have their order."""
     if _compiled(values.size):
-        _loop("digits")(_bits(np.ascontiguousarray(values)), np.uint64(shift), counts)
+        compiled.loop("digits")(compiled.bits(np.ascontiguousarray(values)), np.uint64(shift), counts)
     else:
         counts += np.bincount(_heads(values[~np.isnan(values)], shift), minlength=counts.size)
 
@@ -89,7 +85,7 @@ def chosen(values: np.ndarray, table: np.ndarray) -> np.ndarray:
     """Return the places of the float64 values, but for NaN, the first 16 bits of whose keys the table has."""
     if _compiled(values.size):
         places, found = np.empty(values.size, np.int64), np.zeros(1, np.int64)
-        _loop("chosen")(_bits(np.ascontiguousarray(values)), table, places, found)
+        compiled.loop("chosen")(compiled.bits(np.ascontiguousarray(values)), table, places, found)
         return places[: found[0]]
     return np.flatnonzero(table[_heads(values, 48)] & ~np.isnan(values))
 
@@ -100,7 +96,7 @@ def ordered(groups: np.ndarray, count: int) -> np.ndarray:
         return np.argsort(groups, kind="stable")
     order, starts = np.empty(groups.size, np.int64), np.zeros(count, np.int64)
     np.cumsum(np.bincount(groups, minlength=count)[:-1], out=starts[1:])
-    _loop("ordered")(groups.view(np.uint64), starts, order)
+    compiled.loop("ordered")(groups.view(np.uint64), starts, order)
     return order
 
 
@@ -115,8 +111,10 @@ def grouped(
     """Add values and their squares to the limbs of their groups, and return what `loops.grouped` finds."""
     found = np.zeros(3, np.int64)
     if _compiled(values.size):
-        bits = _bits(np.ascontiguousarray(values))
-        _loop("grouped")(np.ascontiguousarray(groups).view(np.uint64), bits, kind, *sums, *squares, *counts, found)
+        bits = compiled.bits(np.ascontiguousarray(values))
+        compiled.loop("grouped")(
+            np.ascontiguousarray(groups).view(np.uint64), bits, kind, *sums, *squares, *counts, found
+        )
     else:
         with np.errstate(over="ignore"):
             slowloops.grouped(groups, values, kind, *sums, *squares, *counts, found)
@@ -144,87 +142,13 @@ def _compiled(values: int) -> bool:
     """Whether these values, which come next, go through compiled loops."""
     global _seen
     _seen += values
-    return _seen > LATER and compiler() is not None
-
-
-@functools.cache
-def compiler() -> Any:
-    """Return the module numba, or None where it is missing or not wanted."""
-    if os.environ.get("HPCREDUCE_NUMBA") == "0":
-        return None
-    try:
-        import numba
-    except ImportError:
-        return None
-    return numba
-
-
-def cache_folder() -> str | None:
-    """Return the folder of the user's own in which compiled loops are kept, or None where there is none to write to."""
-    import hashlib
-    import tempfile
-
-    import llvmlite.binding as llvm
-
-    numba = compiler()
-    machine = (
-        f"{numba.__version__} {np.__version__} {llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
-    )
-    name = hashlib.sha256(machine.encode()).hexdigest()[:16]
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    for base in os.path.join(home, "hpcreduce"), os.path.join(tempfile.gettempdir(), f"hpcreduce-{os.getuid()}"):
-        folder = os.path.join(base, name)
-        try:
-            os.makedirs(folder, mode=0o700, exist_ok=True)
-            if os.stat(base).st_uid == os.getuid() and os.access(folder, os.W_OK | os.X_OK):
-                return folder  # others could plant code in a folder of theirs
-        except OSError:
-            continue
-    return None
-
-
-@functools.cache
-def _loop(name: str) -> Any:
-    """Return a compiled loop; it is read from the cache if it is there."""
-    numba = compiler()
-    bits = numba.types.Array(numba.uint64, 1, "C", readonly=True)
-    bins, found = numba.uint64[:, ::1], numba.int64[::1]
-    limbs, whole = numba.int64[:, ::1], numba.int64
-    arguments = {
-        "squares": (bits, bins, found),
-        "products": (bits, bits, bins),
-        "triples": (bits, bits, bits, bins),
-        "digits": (bits, numba.uint64, found),
-        "chosen": (bits, numba.boolean[::1], found, found),
-        "ordered": (numba.uint64[::1], found, found),
-        "grouped": (numba.uint64[::1], bits, whole, whole, limbs, whole, limbs, limbs, found, found, found),
-    }
-    signature = numba.void(*arguments[name])
-    function = getattr(loops, name)
-    given = numba.config.CACHE_DIR
-    folder = given or cache_folder()
-    if folder:
-        numba.config.CACHE_DIR = folder  # looked at only while the next line runs
-        try:
-            return numba.njit(signature, cache=True)(function)
-        except (OSError, RuntimeError):
-            pass  # a full disk, or a folder that has gone
-        finally:
-            numba.config.CACHE_DIR = given
-    return numba.njit(signature)(function)
-
-
-def _bits(values: np.ndarray) -> np.ndarray:
-    """Return the bits of float64 values, read-only as the loops take them."""
-    bits = values.view(np.uint64)
-    bits.flags.writeable = False
-    return bits
+    return _seen > LATER and compiled.compiler() is not None
 
 
 def _squares_compiled(values: np.ndarray) -> Deposit:
     bins = np.zeros((2048, 4), np.uint64)
     found = np.array([NOTHING.low, NOTHING.high, 0], np.int64)
-    _loop("squares")(_bits(values), bins, found)
+    compiled.loop("squares")(compiled.bits(values), bins, found)
     used = np.flatnonzero(bins[:, 2] | bins[:, 3])  # squares do not cancel
     rows = bins[used]
     total = _horner(used, 1, 32, rows[:, :2].view(np.int64))
@@ -234,7 +158,7 @@ def _squares_compiled(values: np.ndarray) -> Deposit:
 def _products_compiled(factors: list[np.ndarray]) -> int:
     count = len(factors)
     bins = np.zeros((2048 * count, count), np.uint64)
-    _loop("products" if count == 2 else "triples")(*map(_bits, factors), bins)
+    compiled.loop("products" if count == 2 else "triples")(*map(compiled.bits, factors), bins)
     used = np.flatnonzero(np.bitwise_or.reduce(bins, axis=1))
     rows = bins[used]
     high = rows[:, -1:].view(np.int64)  # the last word of each has the sign

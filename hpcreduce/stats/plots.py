@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from hpcreduce.stats.report import quantile
 from hpcreduce.stats.screen import clean
 
 MOST_PANELS = 24
@@ -50,6 +51,8 @@ def histograms(document: Mapping[str, Any], file: Any, form: str) -> list[str]:
         paint(panel, name, told)
     for panel in panels[len(painters) :]:
         panel.remove()
+    if quantiles := dict.fromkeys(q for name in names for q in drawn[name].get("quantiles", {})):
+        figure.supxlabel(f"dashed: {_label(', '.join(map(quantile, quantiles)), 60)}", fontsize="small")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of letters that the font lacks
         figure.savefig(file, format=form, dpi=200)

