@@ -87,14 +87,16 @@ class Gathering:
         parts = ([keys.array(field, batch.columns[field.name]) for batch in batches] for field in self.by)
         groups = self._numbered([pa.concat_arrays(arrays) for arrays in parts])
         self.rows += np.bincount(groups, minlength=len(self.rows))
-        order = kernels.ordered(groups, len(self.rows)) if len(self.keys) > _MANY else None
-        sorted_groups = groups if order is None else groups[order]
+        many = len(self.keys) > _MANY
+        order = kernels.ordered(groups, len(self.rows)) if many else np.zeros(0, np.int64)
+        parts_of_rows = [groups[order]] if many else np.split(groups, np.cumsum([batch.rows for batch in batches])[:-1])
         for field, state in zip(self.fields, self.columns, strict=True):
             columns = [batch.columns[field.name] for batch in batches]
-            if isinstance(state, Grouped):
-                state.add(sorted_groups, *_joined(columns, order))
-            else:
+            if not isinstance(state, Grouped):
                 state.add(groups, pa.concat_arrays([keys.array(field, column) for column in columns]))
+                continue
+            for theirs, column in zip(parts_of_rows, [_sorted_by(columns, order)] if many else columns, strict=True):
+                state.add(theirs, column.values, column.valid)
 
     def _part(self, arrays: Sequence[Any], groups: np.ndarray) -> Part:
         import pyarrow as pa
@@ -152,13 +154,13 @@ class Gathering:
         return Groups(by, sorted_keys, _arranged(rows, order), told, promises)
 
 
-def _joined(columns: Sequence[Column], order: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return numbers of one type, one after the other or in that order, and where they are valid."""
-    values, valid = np.concatenate([column.values for column in columns]), None
-    if any(column.valid is not None for column in columns):
-        parts = [np.ones(len(each.values), bool) if each.valid is None else each.valid for each in columns]
-        valid = np.concatenate(parts)
-    return (values, valid) if order is None else (values[order], None if valid is None else valid[order])
+def _sorted_by(columns: Sequence[Column], order: np.ndarray) -> Column:
+    """Return numbers of one type, given in parts, in that order."""
+    values = np.concatenate([column.values for column in columns])[order]
+    if all(column.valid is None for column in columns):
+        return Column(values)
+    parts = [np.ones(len(each.values), bool) if each.valid is None else each.valid for each in columns]
+    return Column(values, np.concatenate(parts)[order])
 
 
 def _arranged(parts: Sequence[Any], order: np.ndarray) -> list[Any]:
