@@ -176,7 +176,8 @@ def _promises(document: Mapping[str, Any]) -> Iterator[str]:
             which = "" if len(names) == having else f" of {', '.join(map(clean, names[:MOST_NAMES]))}{more}"
             parts.setdefault(which, []).append(figure)
         error = next((column["quantiles_error"] for column in columns.values() if "quantiles_error" in column), None)
-        more = f" (quantiles within {error:.1%} of the value)" if error and "quantiles" in figures else ""
+        which = "quantiles within" if len(figures) > 1 else "within"
+        more = f" ({which} {error:.1%} of the value)" if error and "quantiles" in figures else ""
         yield f"{promise}: {'; '.join(', '.join(told) + which for which, told in parts.items())}{more}"
 
 
