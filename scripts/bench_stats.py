@@ -1,13 +1,15 @@
 #!/usr/bin/env python
 """Time `stats` beside DuckDB, Polars and reading alone, on the same Parquet files; all take turns.
 
-    python scripts/bench_stats.py [--rows 20M] [--rivals PYTHON] [--json FILE]
+    python scripts/bench_stats.py [--rows 20M] [--contenders A,B] [--rivals PYTHON] [--json FILE]
 
 The data are 8 Parquet files of 5 columns of float64: four of random numbers, one of few values. Every contender
 computes count, sum, mean, variance, minimum and maximum of all columns: ours on 2 ranks, the rivals on 2 threads. A
 time is that of the work inside a process that has already imported its libraries, started MPI and described small
 files; of ranks, the slowest one's. `read` is pyarrow alone on 2 ranks, `batches` what `stats` reads with, and `first`
-the small files: what a process pays once. Medians; the ratio is the median over the rounds of time / time of `exact`.
+the small files: what a process pays once. `quartiles` is three exact quantiles of each column besides, `few` and `many`
+are the figures of 10 and of 100,000 groups (ours besides those of all rows). Medians; the ratio is the median over the
+rounds of time / time of ours, which is that of `exact` unless the name says another.
 
 --rivals (or HPCREDUCE_RIVALS) names a Python that has duckdb and polars; those that are missing are left out.
 """
@@ -24,8 +26,11 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve()
 FILES, COLUMNS, RANKS = 8, "abcde", 2
-OURS = ("exact", "fast", "batches", "read")
-RIVALS = ("duckdb", "polars")
+KEYS = {"few": 10, "many": 100_000}
+OURS = ("exact", "fast", "batches", "read", "quartiles", *KEYS)
+RIVALS = ("duckdb", "polars", "duckdb quartiles", "duckdb few", "duckdb many")
+OPTIONS = {"exact": [], "fast": ["--fast"], "quartiles": ["--quantiles", "0.25,0.5,0.75"]}
+OPTIONS |= {key: ["--by", key] for key in KEYS}
 SMALL = 100_000
 """Rows of each small file: enough for every rank to load the compiled loops."""
 
@@ -43,7 +48,8 @@ def make(folder, rows):
             random = np.random.default_rng(index)
             values = [random.standard_normal(count) * 10.0**power + 10**power for power in range(4)]
             values.append(random.integers(0, 1000, count) / 8)
-            pq.write_table(pa.table(dict(zip(COLUMNS, values, strict=True))), path)
+            keys = {key: random.integers(0, groups, count) for key, groups in KEYS.items()}
+            pq.write_table(pa.table(dict(zip(COLUMNS, values, strict=True)) | keys), path)
     return [str(folder / f"{index}.parquet") for index in range(FILES)]
 
 
@@ -57,12 +63,13 @@ def ours(name, folder, files):
     comm = MPI.COMM_WORLD
 
     def described(paths):
-        more = ["--fast"] if name == "fast" else []
-        if hpcreduce.commands.run(["stats", *paths, *more, "--json", str(folder / "found.json")]):
+        more = ["--columns", ",".join(COLUMNS), "--quantiles", "none", *OPTIONS[name]]
+        written = ["--output", str(folder / "groups.csv")] if name in KEYS else ["--json", str(folder / "found.json")]
+        if hpcreduce.commands.run(["stats", *paths, *more, *written]):
             sys.exit(1)
 
     def batches(paths):
-        for _ in sources.find(comm, paths).batches():
+        for _ in sources.find(comm, paths).batches(list(COLUMNS)):
             pass
 
     def read(paths):
@@ -71,9 +78,9 @@ def ours(name, folder, files):
         for path in paths[comm.rank :: comm.size]:
             with pq.ParquetFile(path) as file:
                 for group in range(file.num_row_groups):
-                    file.read_row_group(group, use_threads=False)
+                    file.read_row_group(group, list(COLUMNS), use_threads=False)
 
-    work = {"exact": described, "fast": described, "batches": batches, "read": read}[name]
+    work = {"batches": batches, "read": read}.get(name, described)
     seconds = []
     for paths in [str(folder / f"small{index}.parquet") for index in range(FILES)], files:
         comm.Barrier()
@@ -84,7 +91,7 @@ def ours(name, folder, files):
         print(f"seconds {seconds[1]} {seconds[0]}", file=sys.stderr)
 
 
-def duckdb_(files):
+def duckdb_(files, what="exact"):
     """Return what DuckDB has to do."""
     import duckdb
 
@@ -92,7 +99,11 @@ def duckdb_(files):
     connection.execute(f"SET threads = {RANKS}")
     functions = ("count", "sum", "avg", "var_samp", "min", "max")
     wanted = ", ".join(f"{function}({column})" for column in COLUMNS for function in functions)
-    return lambda: connection.execute(f"SELECT {wanted} FROM read_parquet({files})").fetchall()
+    if what == "quartiles":
+        wanted = ", ".join(f"quantile_cont({column}, [0.25, 0.5, 0.75])" for column in COLUMNS)
+    by = f" GROUP BY {what} ORDER BY {what}" if what in KEYS else ""
+    wanted = f"{what}, {wanted}" if by else wanted
+    return lambda: connection.execute(f"SELECT {wanted} FROM read_parquet({files}){by}").fetchall()
 
 
 def polars_(files):
@@ -109,7 +120,8 @@ def polars_(files):
 
 def rival(name, files):
     """Run one rival; print its seconds."""
-    work = {"duckdb": duckdb_, "polars": polars_}[name](files)
+    program, *what = name.split()
+    work = {"duckdb": duckdb_, "polars": polars_}[program](files, *what)
     start = time.perf_counter()
     work()
     print(f"seconds {time.perf_counter() - start}", file=sys.stderr)
@@ -131,9 +143,14 @@ def timed(name, folder, python):
     sys.exit(f"{name} failed with status {result.returncode}:\n{result.stderr}{result.stdout}")
 
 
-def compare(folder, rounds, python):
+def ours_of(name):
+    """Return with which of ours a contender is compared."""
+    return name.split()[-1] if name.split()[-1] in OPTIONS else "exact"
+
+
+def compare(folder, rounds, python, contenders):
     """Let all take turns, and return name -> what was measured."""
-    times = {name: [] for name in (*OURS, *RIVALS)}
+    times = {name: [] for name in contenders}
     for _ in range(rounds):
         for name in [*times]:
             found = timed(name, folder, python)
@@ -147,7 +164,7 @@ def compare(folder, rounds, python):
             "median_s": statistics.median(seconds for seconds, *_ in found),
             "fastest_s": min(seconds for seconds, *_ in found),
             "ratio": statistics.median(
-                seconds / reference for (seconds, *_), (reference, *_) in zip(found, times["exact"], strict=True)
+                seconds / reference for (seconds, *_), (reference, *_) in zip(found, times[ours_of(name)], strict=True)
             ),
             "first_s": statistics.median(more[0] for _, *more in found) if len(found[0]) > 1 else None,
         }
@@ -168,6 +185,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--folder", type=Path, help="where the data are made, and kept; by default they are removed")
     parser.add_argument("--rivals", default=os.environ.get("HPCREDUCE_RIVALS", sys.executable), metavar="PYTHON")
+    parser.add_argument("--contenders", metavar="A,B", help=f"of {', '.join([*OURS, *RIVALS])} (all)")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--only", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -182,12 +200,14 @@ def main():
         folder = options.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         nbytes = sum(os.path.getsize(path) for path in make(folder, options.rows))
-        found = compare(folder, options.rounds, options.rivals)
+        chosen = options.contenders.split(",") if options.contenders else [*OURS, *RIVALS]
+        chosen = [name for name in (*OURS, *RIVALS) if name in {*chosen, *map(ours_of, chosen)}]
+        found = compare(folder, options.rounds, options.rivals, chosen)
     print(f"{options.rows} rows, {nbytes / 1e6:.0f} MB in {FILES} files; {RANKS} ranks or threads")
-    print(f"{'':10}{'median':>10}{'fastest':>10}{'ratio':>8}{'first':>10}")
+    print(f"{'':18}{'median':>10}{'fastest':>10}{'ratio':>8}{'first':>10}")
     for name, row in found.items():
         first = f"{row['first_s']:.2f} s" if row["first_s"] else ""
-        print(f"{name:10}{row['median_s']:8.2f} s{row['fastest_s']:8.2f} s{row['ratio']:8.2f}{first:>10}")
+        print(f"{name:18}{row['median_s']:8.2f} s{row['fastest_s']:8.2f} s{row['ratio']:8.2f}{first:>10}")
     if options.json:
         about = {"rows": options.rows, "nbytes": nbytes, "ranks": RANKS, "rounds": options.rounds}
         options.json.write_text(json.dumps(about | {"contenders": found}, indent=2) + "\n")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import difflib
-import math
 import os
 import re
 from typing import Any
@@ -13,10 +11,12 @@ from typing import Any
 import click
 
 from hpcreduce.commands.console import PICTURES, CommandError, Console, need, to_json
+from hpcreduce.commands.stats_options import Bins, Listed, Shares, Sign
 from hpcreduce.stats import report, screen, sources
 from hpcreduce.stats.batches import NUMBER
 from hpcreduce.stats.meeting import StatsError
 from hpcreduce.stats.moments import passes, summarise
+from hpcreduce.stats.quantilerules import METHODS
 from hpcreduce.stats.sources import ReadOptions, Source
 from hpcreduce.stats.wanted import Summary, Wanted
 from hpcreduce.units import plural
@@ -24,65 +24,7 @@ from hpcreduce.units import plural
 TABLES = (".csv", ".parquet")
 BINS = 50
 """Bins of the histograms that are drawn if no other number is asked for."""
-MOST_BINS = 100_000
-
-
-class Listed(click.ParamType[tuple[str, ...]]):
-    """A comma-separated list of names; one with a comma in it stands in double quotes."""
-
-    name = "names"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
-        """Split."""
-        if isinstance(value, tuple):
-            return value
-        try:
-            names = next(csv.reader([value], strict=True), [])
-        except csv.Error as error:
-            self.fail(f"{value!r} is no comma-separated list: {error}", param, ctx)
-        if not names:
-            self.fail("no name given", param, ctx)
-        return tuple(dict.fromkeys(names))
-
-
-class Sign(click.ParamType[str]):
-    r"""One character; ``tab`` and ``\t`` are a tab."""
-
-    name = "character"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Read and check."""
-        sign = "\t" if value in ("tab", r"\t") else str(value)
-        if len(sign) != 1 or not sign.isascii() or sign in '"\r\n' or sign.isalnum():
-            self.fail(f"{value!r} is not one character such as , or ; or tab", param, ctx)
-        return sign
-
-
-class Bins(click.ParamType[tuple[int, "float | None", "float | None"]]):
-    """How many bins, and the range: ``20`` or ``20:0:1.5``."""
-
-    name = "bins"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, float | None, float | None]:
-        """Read and check."""
-        if isinstance(value, tuple):
-            return value
-        bins, *edges = value.split(":")
-        if not re.fullmatch(r"[0-9]{1,9}", bins) or not 0 < int(bins) <= MOST_BINS or len(edges) not in (0, 2):
-            self.fail(
-                f"{value!r} is no number of bins from 1 to {MOST_BINS}, or bins and range as 20:0:1.5", param, ctx
-            )
-        if not edges:
-            return int(bins), None, None
-        try:
-            low, high = map(float, edges)
-        except ValueError:
-            self.fail(f"{value!r}: the range is not of two numbers", param, ctx)
-        if not (math.isfinite(low) and math.isfinite(high) and low < high and math.isfinite(high - low)):
-            self.fail(f"{value!r}: the range is not of two numbers, the lower one first", param, ctx)
-        return int(bins), low, high
+MOST_TOP = 10_000
 
 
 _HELP = {
@@ -107,6 +49,12 @@ _HELP = {
     "json": "Write all figures as JSON, or print them instead of the tables.",
     "output": "Write a row per column; sum, min, max also as text with all digits.",
     "plot": f"Draw the histograms, of {BINS} bins unless --histogram says otherwise.",
+    "quantiles": "The values that these parts of all values, from 0 to 1, do not exceed; none leaves them out.",
+    "method": "What stands for a quantile between two values, as in NumPy.",
+    "approx": "Quantiles from one pass, within 1/128 of the value.",
+    "distinct": "Also how many different values there are; of very many an estimate, with its error.",
+    "top": "Also the K most frequent values, exactly.",
+    "by": "Also figures of each group of rows with equal values in these columns; --output then writes the groups.",
     "fast": "In floating point: not exact, and the bits depend on ranks and files.",
 }
 
@@ -129,6 +77,12 @@ _HELP = {
 @click.option("--json", "json_path", metavar="FILE|-", help=_HELP["json"])
 @click.option("--output", metavar="FILE.csv|parquet", help=_HELP["output"])
 @click.option("--plot", "plot_path", metavar="FILE.png|svg|pdf", help=_HELP["plot"])
+@click.option("--quantiles", type=Shares(), default="0.25,0.5,0.75", show_default=True, help=_HELP["quantiles"])
+@click.option("--method", type=click.Choice(list(METHODS)), default="linear", show_default=True, help=_HELP["method"])
+@click.option("--approx", is_flag=True, help=_HELP["approx"])
+@click.option("--distinct", is_flag=True, help=_HELP["distinct"])
+@click.option("--top", type=click.IntRange(1, MOST_TOP), metavar="K", help=_HELP["top"])
+@click.option("--by", type=Listed(), metavar="A,B", help=_HELP["by"])
 @click.option("--fast", is_flag=True, help=_HELP["fast"])
 def stats_command(
     files: tuple[str, ...],
@@ -148,6 +102,12 @@ def stats_command(
     json_path: str | None,
     output: str | None,
     plot_path: str | None,
+    quantiles: tuple[float, ...],
+    method: str,
+    approx: bool,
+    distinct: bool,
+    top: int | None,
+    by: tuple[str, ...] | None,
     fast: bool,
 ) -> int:
     """Count, sum, mean, deviation, extremes of every column.
@@ -158,13 +118,28 @@ def stats_command(
     Sums, means, deviations and covariances are correctly rounded: the float nearest to the exact value of the data, and
     so the same for any number of ranks, order of files and split of the rows.
     """
+    if by and weights:
+        raise click.UsageError("--by takes no --weights: give one of them")
     if indices and columns:
         raise click.UsageError("--column is for arrays without names, --columns for tables: give one of them")
     _check_signs(files, delimiter, decimal, thousands)
     paths = _outputs(json_path, output, plot_path)
     if plot_path and not histogram:
         histogram = (BINS, None, None)
-    wanted = Wanted(ddof, moments, covariance, histogram, weights, nan, fast)
+    wanted = Wanted(
+        ddof,
+        moments,
+        covariance,
+        histogram,
+        weights,
+        nan,
+        fast,
+        quantiles,
+        method,
+        approx,
+        distinct,
+        top or 0,
+    )
     names = columns or tuple(map(str, dict.fromkeys(indices))) or None
     options = ReadOptions(names, dataset, null_values, thousands, delimiter, decimal)
     console = Console()
@@ -174,16 +149,18 @@ def stats_command(
         need("matplotlib", "--plot")
     with contextlib.ExitStack() as stack:
         opened = {path: stack.enter_context(console.output(path)) for path in sorted(paths)}
-        source = _source(console, files, options, paths, weights)
+        source = _source(console, files, options, paths, weights, by or ())
+        fields = {field.name: field for field in source.schema}
+        wanted = wanted._replace(by=tuple(fields[name] for name in by or ()))
         for note in source.notes:
             console.note(f"note: {note}")
         summary = _summarise(console, source, wanted, names)
         origin = report.Origin(source.files, [shard.file for shard in source.shards])
-        document = report.document(summary, origin, wanted)
+        document = report.document(summary, origin, wanted, None if json_path else screen.MOST_GROUPS)
         for path, file in opened.items():
             with console.told(path):
                 if file:
-                    _write(console, document, file, path, path == json_path)
+                    _write(console, summary, document, file, path, path == json_path)
     if json_path == "-":
         console.out(to_json(document))
     elif console.first:
@@ -219,12 +196,18 @@ def _outputs(json_path: str | None, output: str | None, plot_path: str | None) -
 
 
 def _source(
-    console: Console, files: tuple[str, ...], options: ReadOptions, paths: set[str], weights: str | None
+    console: Console,
+    files: tuple[str, ...],
+    options: ReadOptions,
+    paths: set[str],
+    weights: str | None,
+    by: tuple[str, ...],
 ) -> Source:
     """Look at the files; collective."""
     names = options.columns
-    if names is not None and weights is not None and weights not in names:
-        options = options._replace(columns=(*names, weights))
+    more = [*by, *([] if weights is None else [weights])]
+    if names is not None:
+        options = options._replace(columns=tuple(dict.fromkeys([*names, *more])))
     with console.progress("looking", nbytes=True) as progress:
         source = sources.find(console.comm, files, options, progress)
     found = {field.name: field for field in source.schema}
@@ -233,6 +216,11 @@ def _source(
         raise CommandError(f"--weights: no column {weights!r}{f'; did you mean {near[0]!r}?' if near else ''}")
     if weights is not None and found[weights].kind != NUMBER:
         raise CommandError(f"--weights: column {weights!r} is {found[weights].dtype}, expected numbers")
+    for name in by:
+        if name not in found:
+            near = difflib.get_close_matches(name, found, 1)
+            why = next((f" ({note})" for note in source.notes if repr(name) in note), "")
+            raise CommandError(f"--by: no column {name!r}{why}{f'; did you mean {near[0]!r}?' if near else ''}")
     errors = []
     for path in sorted(paths) if console.first else ():
         if any(os.path.exists(file) and os.path.exists(path) and os.path.samefile(file, path) for file in source.files):
@@ -243,16 +231,17 @@ def _source(
 
 def _summarise(console: Console, source: Source, wanted: Wanted, names: tuple[str, ...] | None) -> Summary:
     """Read and describe; collective."""
-    described = [field for field in source.schema if field.name != wanted.weights or (names and field.name in names)]
+    aside = {wanted.weights} if names is None else {wanted.weights, *(field.name for field in wanted.by)} - {*names}
+    described = [field for field in source.schema if field.name not in aside or (names and field.name in names)]
     with console.progress("reading", nbytes=True) as progress:
         mine = sum(source.shards[number].nbytes for number in source.mine)
-        done = 0
+        done, total = 0, passes(wanted) * source.nbytes
 
         def move(nbytes: int) -> None:
             """All ranks are as far as this one, as far as anybody knows."""
             nonlocal done
             done += nbytes
-            progress(done * source.nbytes // max(1, mine), passes(wanted) * source.nbytes)
+            progress(min(done * source.nbytes // max(1, mine), total), total)
 
         try:
             return summarise(console.comm, described, lambda columns: source.batches(columns, move), wanted)
@@ -270,11 +259,13 @@ def _where(source: Source, error: StatsError) -> str:
     return f"{source.files[owner]}{row}: "
 
 
-def _write(console: Console, document: dict[str, Any], file: Any, path: str, as_json: bool) -> None:
+def _write(console: Console, summary: Summary, document: dict[str, Any], file: Any, path: str, as_json: bool) -> None:
     """Write one of the output files; its name says what it is, unless it is the JSON."""
     form = path.rsplit(".", 1)[-1]
     if as_json:
         file.write(f"{to_json(document)}\n".encode())
+    elif path.endswith(TABLES) and summary.groups:
+        report.write_groups(summary, file, form)
     elif path.endswith(TABLES):
         report.write(document, file, form)
     else:

@@ -29,6 +29,12 @@ def describe(
     weights: str | None = None,
     nan: str = "skip",
     fast: bool = False,
+    quantiles: Sequence[float] = (),
+    method: str = "linear",
+    approx: bool = False,
+    distinct: bool = False,
+    top: int = 0,
+    by: str | Sequence[str] = (),
 ) -> Summary:
     """Describe the columns of a table of which each rank holds some rows; collective.
 
@@ -43,8 +49,9 @@ def describe(
         This rank's rows: a NumPy array (one column, called ``0``), or a two-dimensional one (its columns are called
         ``0``, ``1``, ...), or a structured one; a mapping from names to arrays of equal length; an Arrow table or
         record batch, or what gives one (a pandas or Polars frame). An iterable of such batches is read batch by batch.
-        An iterator or generator can be read only once, which does not do for `moments` (unless `fast`) or for a
-        histogram without a range; a function that returns a new one does. `None`: no rows.
+        An iterator or generator can be read only once, which does not do for `moments` (unless `fast`), for a
+        histogram without a range, for `quantiles` (unless `approx`) or for `top`; a function that returns a new one
+        does. `None`: no rows.
     ddof : int
         The variance is the sum of squares divided by the count less this.
     moments : bool
@@ -59,6 +66,21 @@ def describe(
         ``skip`` leaves NaN out and counts it; ``propagate``: one NaN makes the sum, the mean, the extremes, ... NaN.
     fast : bool
         Sums in float64: approximate, and dependent on how the rows are spread.
+    quantiles : sequence of float
+        Those wanted, from 0 to 1, found exactly in bounded memory.
+    method : str
+        What stands for a quantile between two values, as in NumPy: ``linear``, ``lower``, ``higher``, ``nearest`` or
+        ``midpoint``.
+    approx : bool
+        Quantiles from one pass over the rows: within 1/128 of the value, relatively, and the same bits for any ranks.
+    distinct : bool
+        How many different values there are: exact up to 262,144, beyond that estimated with a standard error of 0.8 %.
+    top : int
+        So many of the most frequent values, and how often each is there, exactly. Needs to read the rows twice or more
+        where there are very many different values.
+    by : str or sequence of str
+        Columns of text, integers, bools or dates: figures are told of each group of rows that have the same values
+        there, too (`Summary.groups`).
 
     Returns
     -------
@@ -78,7 +100,10 @@ def describe(
         print(summary.columns["mass"].mean, summary.columns["mass"].promises["mean"])
     """
     ranged = (histogram, None, None) if isinstance(histogram, int) else histogram
-    wanted = Wanted(ddof, moments, covariance, ranged, weights, nan, fast)
+    chosen = (by,) if isinstance(by, str) else tuple(by)
+    wanted = Wanted(
+        ddof, moments, covariance, ranged, weights, nan, fast, tuple(quantiles), method, approx, distinct, top
+    )
     read: Callable[[], Iterator[Mapping[str, Any]]]
     own: dict[str, Any] = {}
     with meeting.together(comm):
@@ -87,6 +112,11 @@ def describe(
     types = _agreed(comm, own)
     if weights is not None and weights not in types:
         raise StatsError(f"there is no column {weights!r} for the weights; found {', '.join(types) or 'none'}")
+    for name in chosen:
+        if name not in types:
+            raise StatsError(f"there is no column {name!r} for the groups; found {', '.join(types) or 'none'}")
+
+    wanted = wanted._replace(by=tuple(schema.field(name, types[name]) for name in chosen))
 
     def batches(names: Sequence[str]) -> Iterator[Batch]:
         row = 0

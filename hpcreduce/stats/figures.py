@@ -15,12 +15,15 @@ from typing import Any
 from hpcreduce.stats import exact, fast
 from hpcreduce.stats.batches import Field
 from hpcreduce.stats.covariance import fraction
+from hpcreduce.stats.distinct import ERROR, Counted
 from hpcreduce.stats.fast import FastNumbers
 from hpcreduce.stats.meeting import NONE
 from hpcreduce.stats.numbers import Numbers, number
 from hpcreduce.stats.others import Others
 from hpcreduce.stats.powers import Powers
 from hpcreduce.stats.product import Product
+from hpcreduce.stats.quantilerules import POINTS
+from hpcreduce.stats.quantiles import Quantiles
 from hpcreduce.stats.wanted import APPROXIMATE, EXACT, ROUNDED, SAME, Described, Wanted
 
 
@@ -76,6 +79,28 @@ def of_moments(
         told["product"] = math.nan if lost else product.result(integral(field), column.plus, column.minus)
         promises["product"] = EXACT if isinstance(told["product"], int) else SAME
     return told | {"promises": promises}
+
+
+def of_quantiles(field: Field, search: Quantiles, index: int, told: dict[str, Any], wanted: Wanted) -> dict[str, Any]:
+    """Return the quantiles of a column of numbers, of which the rest is told already, and what they promise."""
+    values = search.told(index, integral(field), told["min"], told["max"])
+    if wanted.nan == "propagate" and told["nan"]:
+        values = [math.nan] * len(values)
+    promise = APPROXIMATE if wanted.approx else EXACT if wanted.method in POINTS else ROUNDED
+    return {"quantiles": dict(zip(wanted.quantiles, values, strict=True)), "promises": {"quantiles": promise}}
+
+
+def of_counted(described: Described, counted: Counted, wanted: Wanted) -> Described:
+    """Return a column with the number of its different values and the most frequent ones."""
+    promises = dict(described.promises)
+    if wanted.distinct:
+        promises["distinct"] = APPROXIMATE if counted.over else EXACT
+        error = ERROR if counted.over else 0.0
+        described = described._replace(distinct=counted.number, distinct_error=error)
+    if wanted.top:
+        promises["top"] = EXACT
+        described = described._replace(top=counted.told())
+    return described._replace(promises=promises)
 
 
 def totals(column: Numbers, ddof: int, whole: bool) -> dict[str, Any]:

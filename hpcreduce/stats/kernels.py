@@ -6,19 +6,15 @@ Rules that hold here:
    up in bins, one for each power of two, and the bins become one Python integer at the end: nothing is ever rounded.
 2. There are two ways, with the same result: loops compiled by numba, and NumPy's bincount. numba takes half a second
    to load, so the first values go the second way. ``HPCREDUCE_NUMBA=0`` keeps to it.
-3. Compiled loops are kept in a folder of the user's (`cache_folder`), one for each kind of processor and version, each
-   loop with one signature: whoever comes first writes whole files, and who comes at the same time writes the same ones.
 """
 
 from __future__ import annotations
 
-import functools
-import os
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from hpcreduce.stats import loops
+from hpcreduce.stats import compiled, loops, slowloops
 from hpcreduce.stats.exact import key
 
 LATER = 1 << 20
@@ -77,6 +73,62 @@ def triples(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> int:
     return _products([x, y, z])
 
 
+def digits(values: np.ndarray, shift: int, counts: np.ndarray) -> None:
+    """Count float64 values, but for NaN, by the bits from `shift` on of keys that have their order."""
+    if _compiled(values.size):
+        compiled.loop("digits")(compiled.bits(np.ascontiguousarray(values)), np.uint64(shift), counts)
+    else:
+        counts += np.bincount(_heads(values[~np.isnan(values)], shift), minlength=counts.size)
+
+
+def chosen(values: np.ndarray, table: np.ndarray) -> np.ndarray:
+    """Return the places of the float64 values, but for NaN, the first 16 bits of whose keys the table has."""
+    if _compiled(values.size):
+        places, found = np.empty(values.size, np.int64), np.zeros(1, np.int64)
+        compiled.loop("chosen")(compiled.bits(np.ascontiguousarray(values)), table, places, found)
+        return places[: found[0]]
+    return np.flatnonzero(table[_heads(values, 48)] & ~np.isnan(values))
+
+
+def ordered(groups: np.ndarray, count: int) -> np.ndarray:
+    """Return the places of that many groups in the order of their numbers, equal ones as they come."""
+    if not _compiled(groups.size):
+        return np.argsort(groups, kind="stable")
+    order, starts = np.empty(groups.size, np.int64), np.zeros(count, np.int64)
+    np.cumsum(np.bincount(groups, minlength=count)[:-1], out=starts[1:])
+    compiled.loop("ordered")(groups.view(np.uint64), starts, order)
+    return order
+
+
+def grouped(
+    groups: np.ndarray,
+    values: np.ndarray,
+    kind: int,
+    sums: tuple[int, np.ndarray],
+    squares: tuple[int, np.ndarray],
+    counts: tuple[np.ndarray, np.ndarray, np.ndarray],
+) -> tuple[int, int, int]:
+    """Add values and their squares to the limbs of their groups, and return what `loops.grouped` finds."""
+    found = np.zeros(3, np.int64)
+    if _compiled(values.size):
+        bits = compiled.bits(np.ascontiguousarray(values))
+        compiled.loop("grouped")(
+            np.ascontiguousarray(groups).view(np.uint64), bits, kind, *sums, *squares, *counts, found
+        )
+    else:
+        with np.errstate(over="ignore"):
+            slowloops.grouped(groups, values, kind, *sums, *squares, *counts, found)
+    done, place, square = found.tolist()
+    return done, place, square
+
+
+def _heads(values: np.ndarray, shift: int) -> np.ndarray:
+    """Return the bits from `shift` on of the keys of float64 values."""
+    bits = values.view(np.int64)
+    keys = bits ^ (bits >> 63 | np.int64(-(2**63)))
+    return (keys.view(np.uint64) >> np.uint64(shift)).view(np.int64)
+
+
 def _products(factors: list[np.ndarray]) -> int:
     way = _products_compiled if _compiled(factors[0].size) else _products_numpy
     return sum(way(list(map(np.ascontiguousarray, part))) for part in zip(*map(_slices, factors), strict=True))
@@ -90,85 +142,13 @@ def _compiled(values: int) -> bool:
     """Whether these values, which come next, go through compiled loops."""
     global _seen
     _seen += values
-    return _seen > LATER and compiler() is not None
-
-
-@functools.cache
-def compiler() -> Any:
-    """Return the module numba, or None where it is missing or not wanted."""
-    if os.environ.get("HPCREDUCE_NUMBA") == "0":
-        return None
-    try:
-        import numba
-    except ImportError:
-        return None
-    return numba
-
-
-def cache_folder() -> str | None:
-    """Return the folder of the user's own in which compiled loops are kept, or None where there is none to write to."""
-    import hashlib
-    import tempfile
-
-    import llvmlite.binding as llvm
-
-    numba = compiler()
-    machine = (
-        f"{numba.__version__} {np.__version__} {llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
-    )
-    name = hashlib.sha256(machine.encode()).hexdigest()[:16]
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    for base in os.path.join(home, "hpcreduce"), os.path.join(tempfile.gettempdir(), f"hpcreduce-{os.getuid()}"):
-        folder = os.path.join(base, name)
-        try:
-            os.makedirs(folder, mode=0o700, exist_ok=True)
-            if os.stat(base).st_uid == os.getuid() and os.access(folder, os.W_OK | os.X_OK):
-                return folder  # others could plant code in a folder of theirs
-        except OSError:
-            continue
-    return None
-
-
-@functools.cache
-def _loop(name: str) -> Any:
-    """Return a compiled loop; it is read from the cache if it is there."""
-    numba = compiler()
-    values, signed, bits = (
-        numba.types.Array(kind, 1, "C", readonly=True) for kind in (numba.float64, numba.int64, numba.uint64)
-    )
-    sums, bins, found = numba.int64[:, ::1], numba.uint64[:, ::1], numba.int64[::1]
-    arguments = {
-        "blocks": (values, signed, sums, numba.float64[::1], found),
-        "squares": (bits, bins, found),
-        "products": (bits, bits, bins),
-        "triples": (bits, bits, bits, bins),
-    }
-    signature = numba.void(*arguments[name])
-    function = getattr(loops, name)
-    given = numba.config.CACHE_DIR
-    folder = given or cache_folder()
-    if folder:
-        numba.config.CACHE_DIR = folder  # looked at only while the next line runs
-        try:
-            return numba.njit(signature, cache=True)(function)
-        except (OSError, RuntimeError):
-            pass  # a full disk, or a folder that has gone
-        finally:
-            numba.config.CACHE_DIR = given
-    return numba.njit(signature)(function)
-
-
-def _bits(values: np.ndarray, dtype: type = np.uint64) -> np.ndarray:
-    """Return the bits of float64 values, read-only as the loops take them."""
-    bits: np.ndarray = values.view(dtype)
-    bits.flags.writeable = False
-    return bits
+    return _seen > LATER and compiled.compiler() is not None
 
 
 def _squares_compiled(values: np.ndarray) -> Deposit:
     sums, rest = np.zeros((2048, 13), np.int64), np.empty(values.size)
     found = np.array([NOTHING.low, NOTHING.high, 0], np.int64)
-    _loop("blocks")(_bits(values, np.float64), _bits(values, np.int64), sums, rest, found)
+    compiled.loop("blocks")(compiled.bits(values, np.float64), compiled.bits(values, np.int64), sums, rest, found)
     left, found[2] = int(found[2]), 0
     used = np.flatnonzero(sums[:, 3:].any(axis=1))  # squares do not cancel
     digits, low, high = np.split(sums[used], [3, 8], axis=1)
@@ -177,7 +157,7 @@ def _squares_compiled(values: np.ndarray) -> Deposit:
     squared = _horner(exponents, 2, 26, low) + (_horner(exponents, 2, 26, high) << 32)
     if left:
         bins = np.zeros((2048, 4), np.uint64)
-        _loop("squares")(_bits(rest[:left]), bins, found)
+        compiled.loop("squares")(compiled.bits(rest[:left]), bins, found)
         used = np.flatnonzero(bins[:, 2] | bins[:, 3])
         rows = bins[used]
         total += _horner(used, 1, 32, rows[:, :2].view(np.int64))
@@ -188,7 +168,7 @@ def _squares_compiled(values: np.ndarray) -> Deposit:
 def _products_compiled(factors: list[np.ndarray]) -> int:
     count = len(factors)
     bins = np.zeros((2048 * count, count), np.uint64)
-    _loop("products" if count == 2 else "triples")(*map(_bits, factors), bins)
+    compiled.loop("products" if count == 2 else "triples")(*map(compiled.bits, factors), bins)
     used = np.flatnonzero(np.bitwise_or.reduce(bins, axis=1))
     rows = bins[used]
     high = rows[:, -1:].view(np.int64)  # the last word of each has the sign

@@ -19,6 +19,8 @@ import numpy as np
 _ZERO, _ONE = np.uint64(0), np.uint64(1)
 _FRACTION, _HIDDEN, _LOW = np.uint64((1 << 52) - 1), np.uint64(1 << 52), np.uint64((1 << 32) - 1)
 _SPECIAL, _TO_EXPONENT, _TO_SIGN = np.uint64(2047), np.uint64(52), np.uint64(63)
+_MINUS_ZERO, _INFINITE, _TO_DIGIT = np.uint64(1 << 63), np.uint64(2047 << 52), np.uint64(48)
+_LIMB_BITS, _TWO, _THREE, _FOUR, _FIVE = np.uint64(31), np.uint64(2), np.uint64(3), np.uint64(4), np.uint64(5)
 _HALF, _UP, _DOWN = np.uint64(32), np.uint64(33), np.uint64(31)
 
 _BLOCK = 1 << 11
@@ -208,3 +210,106 @@ def triples(x: Any, y: Any, z: Any, bins: Any) -> None:
             over = _ONE
         bins[exponent, 1] = total
         bins[exponent, 2] += third + over
+
+
+def digits(x: Any, shift: Any, counts: Any) -> None:
+    """Count values, but for NaN, by the first bits of keys that have the order of the values."""
+    for i in range(x.size):
+        bits = x[i]
+        if bits & ~_MINUS_ZERO <= _INFINITE:
+            key = bits ^ ((_ZERO - (bits >> _TO_SIGN)) | _MINUS_ZERO)
+            counts[key >> shift] += 1
+
+
+def chosen(x: Any, table: Any, places: Any, found: Any) -> None:
+    """Find the values, but for NaN, the first 16 bits of whose keys the table has; `found`: how many there are."""
+    count = 0
+    for i in range(x.size):
+        bits = x[i]
+        key = bits ^ ((_ZERO - (bits >> _TO_SIGN)) | _MINUS_ZERO)
+        if table[key >> _TO_DIGIT] and bits & ~_MINUS_ZERO <= _INFINITE:
+            places[count] = i
+            count += 1
+    found[0] = count
+
+
+def ordered(groups: Any, starts: Any, order: Any) -> None:
+    """Sort the places of groups by their numbers; `starts`: where each group begins."""
+    for i in range(groups.size):
+        group = groups[i]
+        order[starts[group]] = i
+        starts[group] += 1
+
+
+def grouped(
+    groups: Any,
+    x: Any,
+    kind: Any,
+    first: Any,
+    sums: Any,
+    second: Any,
+    squares: Any,
+    counts: Any,
+    lowest: Any,
+    highest: Any,
+    found: Any,
+) -> None:
+    """Add values (0: float64, 1: int64, 2: uint64) and their squares to the limbs of their groups.
+
+    `first`, `second`: what the first limbs are; `counts`: finite values, and NaN and the infinite ones from 2 on;
+    `found`: how many values went in before one came for which there are no limbs, and the first limbs that it needs.
+    """
+    nothing = sums.shape[1] == 0
+    last, furthest = np.uint64(sums.shape[1] - 3), np.uint64(squares.shape[1] - 5)
+    lowest_limb, lowest_square = np.uint64(first), np.uint64(second)
+    for i in range(x.size):
+        group, bits = groups[i], x[i]
+        exponent, sign = np.uint64(1074), _ZERO
+        if kind != 2:
+            sign = _ZERO - (bits >> _TO_SIGN)
+        if kind == 0:
+            exponent = bits >> _TO_EXPONENT & _SPECIAL
+            mantissa = bits & _FRACTION
+            if exponent == _SPECIAL:
+                counts[group, _TWO if mantissa else _FOUR if sign else _THREE] += 1
+                continue
+            if exponent:
+                mantissa |= _HIDDEN
+                exponent -= _ONE
+        else:
+            mantissa = (bits ^ sign) - sign
+        at, there = (exponent >> _FIVE) - lowest_limb, (exponent >> _FOUR) - lowest_square
+        if mantissa and (nothing or at > last or there > furthest):  # a place below the first limb wraps around
+            found[0], found[1], found[2] = i, np.int64(exponent >> _FIVE), np.int64(exponent >> _FOUR)
+            return
+        if kind == 0:
+            key = np.int64(bits ^ (sign >> _ONE))
+            if key < lowest[group]:
+                lowest[group] = key
+            if key > highest[group]:
+                highest[group] = key
+        counts[group, _ZERO] += 1
+        if not mantissa:
+            continue  # zeros have no place
+        shift = exponent & _LIMB_BITS
+        a, b = mantissa & _LOW, mantissa >> _HALF
+        low, high = a << shift, b << shift
+        d0, d1, d2 = low & _LOW, (low >> _HALF) + (high & _LOW), high >> _HALF
+        sums[group, at] += np.int64((d0 ^ sign) - sign)
+        sums[group, at + _ONE] += np.int64((d1 ^ sign) - sign)
+        sums[group, at + _TWO] += np.int64((d2 ^ sign) - sign)
+        aa, ab, bb = a * a, a * b, b * b
+        shift = (exponent << _ONE) & _LIMB_BITS
+        low = (aa & _LOW) << shift
+        squares[group, there] += np.int64(low & _LOW)
+        digit = (aa >> _HALF) + ((ab & _LOW) << _ONE)
+        low = (low >> _HALF) + ((digit & _LOW) << shift)
+        squares[group, there + _ONE] += np.int64(low & _LOW)
+        digit = (digit >> _HALF) + ((ab >> _HALF) << _ONE) + (bb & _LOW)
+        low = (low >> _HALF) + ((digit & _LOW) << shift)
+        squares[group, there + _TWO] += np.int64(low & _LOW)
+        digit = (digit >> _HALF) + (bb >> _HALF)
+        low = (low >> _HALF) + ((digit & _LOW) << shift)
+        squares[group, there + _THREE] += np.int64(low & _LOW)
+        squares[group, there + _FOUR] += np.int64(low >> _HALF)
+    found[0] = x.size

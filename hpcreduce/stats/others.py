@@ -40,7 +40,7 @@ class Others:
         self.count += len(values) - values.null_count
         if values.null_count < len(values):
             found = pc.min_max(values)
-            tell = _date if self.kind == DATE else _text
+            tell = date if self.kind == DATE else text
             self._between(tell(found["min"]), tell(found["max"]))
 
     def join(self, other: Others) -> None:
@@ -55,19 +55,20 @@ class Others:
         self.high = high if self.high is None else max(self.high, high)
 
 
-def _text(scalar: Any) -> tuple[Any, Any]:
-    text = scalar.as_py()
-    if isinstance(text, bytes):
-        text = text.decode(errors="backslashreplace")
-    return text, text
+def text(scalar: Any) -> tuple[Any, Any]:
+    """Return a text, twice."""
+    value = scalar.as_py()
+    if isinstance(value, bytes):
+        value = value.decode(errors="backslashreplace")
+    return value, value
 
 
-def _date(scalar: Any) -> tuple[Any, Any]:
+def date(scalar: Any) -> tuple[Any, Any]:
     """Return a date or a time as nanoseconds, and in ISO form."""
     import pyarrow as pa
 
-    text = scalar.cast(pa.string()).as_py().replace(" ", "T", 1)
-    text = re.sub(r"(\.\d*?)0+(?=\D|$)", r"\1", text).replace(".Z", "Z").rstrip(".")
+    told = scalar.cast(pa.string()).as_py().replace(" ", "T", 1)
+    told = re.sub(r"(\.\d*?)0+(?=\D|$)", r"\1", told).replace(".Z", "Z").rstrip(".")
     kind = scalar.type
     unit = 86400 * 10**9 if pa.types.is_date32(kind) else 10**6 if pa.types.is_date64(kind) else _NANOSECONDS[kind.unit]
-    return int(np.int64(scalar.value)) * unit, text
+    return int(np.int64(scalar.value)) * unit, told

@@ -15,10 +15,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 from hpcreduce.stats.batches import NUMBER
-from hpcreduce.stats.wanted import APPROXIMATE, ROUNDED, Described, Summary, Wanted
+from hpcreduce.stats.quantiles import ERROR
+from hpcreduce.stats.wanted import APPROXIMATE, ROUNDED, Described, Groups, Summary, Wanted
 
 COUNTS = ("count", "null", "nan")
 NUMBERS = (*COUNTS, "sum", "mean", "std", "var", "min", "max")
@@ -52,12 +54,17 @@ def place(origin: Origin, shard_rows: Sequence[int], found: tuple[int, int] | No
     return origin.files[file], before + row
 
 
-def document(summary: Summary, origin: Origin, wanted: Wanted) -> dict[str, Any]:
-    """Return what ``--json`` writes."""
+def document(summary: Summary, origin: Origin, wanted: Wanted, most_groups: int | None = None) -> dict[str, Any]:
+    """Return what ``--json`` writes, with all groups or the first ones only."""
     columns = {name: _described(summary, origin, wanted.moments, column) for name, column in summary.columns.items()}
     found: dict[str, Any] = {"rows": summary.rows, "ranks": summary.ranks, "columns": columns}
     if wanted.weights is not None:
         found["weights"] = wanted.weights
+    if summary.groups:
+        shown = summary.groups.rows[:most_groups]
+        found["group_count"] = len(summary.groups.rows)
+        found["groups"] = [_group(summary.groups, group) for group in range(len(shown))]
+        found["group_promises"] = summary.groups.promises
     if summary.covariance:
         names, matrix = summary.covariance
         found["covariance"] = {
@@ -66,6 +73,17 @@ def document(summary: Summary, origin: Origin, wanted: Wanted) -> dict[str, Any]
             "promise": APPROXIMATE if wanted.fast else ROUNDED,
         }
     return found
+
+
+def _group(groups: Groups, group: int) -> dict[str, Any]:
+    return {
+        "by": {name: values[group] for name, values in zip(groups.by, groups.keys, strict=True)},
+        "rows": groups.rows[group],
+        "columns": {
+            name: {figure: plain(values[group]) for figure, values in told.items()}
+            for name, told in groups.columns.items()
+        },
+    }
 
 
 def _described(summary: Summary, origin: Origin, moments: bool, column: Described) -> dict[str, Any]:
@@ -80,6 +98,14 @@ def _described(summary: Summary, origin: Origin, moments: bool, column: Describe
     if column.histogram:
         edges, counts = column.histogram
         told["histogram"] = {"edges": [plain(edge) for edge in edges], "counts": [plain(count) for count in counts]}
+    if column.quantiles is not None:
+        told["quantiles"] = {f"{q:.17g}" if q in (0, 1) else repr(q): plain(v) for q, v in column.quantiles.items()}
+        if column.promises.get("quantiles") == APPROXIMATE:
+            told["quantiles_error"] = ERROR
+    if column.distinct is not None:
+        told |= {"distinct": column.distinct, "distinct_error": column.distinct_error}
+    if column.top is not None:
+        told["top"] = [{"value": plain(value), "count": count} for value, count in column.top]
     told["promises"] = {name: column.promises[name] for name in told if name in column.promises}
     return told
 
@@ -103,6 +129,19 @@ def write(document: Mapping[str, Any], file: Any, form: str) -> None:
     with every digit of an integer; dates and text stand only there. Histograms in a CSV file are JSON. The number of
     ranks is left out, so that the same data give the same file on any number of them.
     """
+    _write(list(_cells(document)), document["rows"], file, form)
+
+
+def write_groups(summary: Summary, file: Any, form: str) -> None:
+    """Write a row per group and column, with the figures as `write` has them, to a binary file.
+
+    Floats do not stand again as text.
+    """
+    assert summary.groups is not None
+    _write(list(_group_cells(summary.groups)), summary.rows, file, form)
+
+
+def _write(cells: list[tuple[str, str, list[Any]]], rows: int, file: Any, form: str) -> None:
     import pyarrow
     import pyarrow.csv
     import pyarrow.parquet
@@ -110,18 +149,18 @@ def write(document: Mapping[str, Any], file: Any, form: str) -> None:
     kinds = {
         "text": pyarrow.string(),
         "int": pyarrow.int64(),
+        "bool": pyarrow.bool_(),
         "float": pyarrow.float64(),
         "ints": pyarrow.list_(pyarrow.int64()),
         "floats": pyarrow.list_(pyarrow.float64()),
     }
-    cells = list(_cells(document))
     if form == "csv":
         cells = [
             (name, "text", [_text(value) for value in values]) if kind in ("ints", "floats") else (name, kind, values)
             for name, kind, values in cells
         ]
     arrays = {name: pyarrow.array(values, kinds[kind]) for name, kind, values in cells}
-    table = pyarrow.table(arrays, metadata={"rows": str(document["rows"])})
+    table = pyarrow.table(arrays, metadata={"rows": str(rows)})
     if form == "csv":
         pyarrow.csv.write_csv(table, file)
     else:
@@ -153,6 +192,13 @@ def _cells(document: Mapping[str, Any]) -> Iterator[tuple[str, str, list[Any]]]:
     if "histogram" in told:
         for part, kind in ("edges", "floats"), ("counts", "ints"):
             yield f"histogram_{part}", kind, [found and found[part] for found in taken("histogram")]
+    for q in dict.fromkeys(q for found in taken("quantiles") if found for q in found):
+        yield quantile(q), "float", [_float(found and found[q]) for found in taken("quantiles")]
+    for name, kind in ("distinct", "int"), ("distinct_error", "float"):
+        if name in told:
+            yield name, kind, taken(name)
+    if "top" in told:
+        yield "top", "text", [json.dumps(found, ensure_ascii=False) for found in taken("top")]
     if covariance := document.get("covariance"):
         rows = dict(zip(covariance["names"], covariance["matrix"], strict=True))
         for index, name in enumerate(covariance["names"]):
@@ -160,6 +206,43 @@ def _cells(document: Mapping[str, Any]) -> Iterator[tuple[str, str, list[Any]]]:
             yield f"covariance with {name}", "float", values
     lines = [", ".join(f"{name}: {promise}" for name, promise in found.items()) for found in taken("promises")]
     yield "promises", "text", lines
+
+
+def _group_cells(groups: Groups) -> Iterator[tuple[str, str, list[Any]]]:
+    """Yield name, type and values of each column of the table of groups, in which columns stand one after the other."""
+    kinds, times = {str: "text", bool: "bool", int: "int"}, len(groups.columns)
+    for name, values in zip(groups.by, groups.keys, strict=True):
+        kind = next((kinds[type(value)] for value in values if value is not None), "text")
+        if kind == "int" and max(value for value in values if isinstance(value, int)) >= 2**63:
+            kind, values = "text", [_text(value) for value in values]
+        yield (f"by {name}" if name in ("column", "rows", *NUMBERS) else name), kind, values * times
+    yield "column", "text", [name for name in groups.columns for _ in groups.rows]
+    yield "rows", "int", groups.rows * times
+    nothing: list[Any] = [None] * len(groups.rows)
+    for name in NUMBERS:
+        parts = [
+            told.get(name, nothing) if name in COUNTS or "mean" in told else nothing for told in groups.columns.values()
+        ]
+        yield name, "int" if name in COUNTS else "float", [value for part in parts for value in part]
+    for name in "sum", "min", "max":
+        parts = [_texts(told.get(name, nothing)) for told in groups.columns.values()]
+        yield f"{name}_text", "text", [value for part in parts for value in part]
+
+
+def _texts(values: list[Any]) -> list[str | None]:
+    """Return values as texts, but for those of a column of floats, which lose nothing in another column."""
+    if {*map(type, values)} <= {float, type(None)}:
+        return [None] * len(values)
+    return [_text(value) for value in values]
+
+
+def quantile(q: str) -> str:
+    """Return what the quantile is called in a table.
+
+    >>> quantile("0.25"), quantile("0.5"), quantile("0.999"), quantile("0")
+    ('q25', 'median', 'q99.9', 'q0')
+    """
+    return "median" if q == "0.5" else f"q{(Decimal(q) * 100).normalize():f}"
 
 
 def _float(value: Any) -> float | None:

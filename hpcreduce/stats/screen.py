@@ -15,7 +15,7 @@ from decimal import Decimal
 from typing import Any
 
 from hpcreduce.stats.batches import NUMBER
-from hpcreduce.stats.report import SHAPES
+from hpcreduce.stats.report import SHAPES, quantile
 from hpcreduce.units import plural
 
 WIDTH = 80
@@ -24,6 +24,9 @@ MOST_COLUMNS = 100
 MOST_NAMES = 3
 """Columns that are named where a promise holds for some only."""
 DIGITS = (6, 5, 4)
+MOST_GROUPS, MOST_GROUPED = 20, 8
+"""Groups that are shown, and columns of numbers that are told of them."""
+_TOLD = ("count", "mean", "std", "min", "max", "sum")
 BINS = 30
 """Bars of a histogram; of more bins, neighbours share one."""
 _BARS = "▁▂▃▄▅▆▇█"
@@ -47,6 +50,8 @@ def lines(document: Mapping[str, Any]) -> Iterator[str]:
         table = _taken(numbers, ("count", "null", "nan", "mean", "std", "min", "max", "sum"))
         idle = [name for name in ("nan", "null") if not any(table[name])]
         yield from _fitted(table, (*idle, "sum", "null", "nan"), left_out)
+    if any("quantiles" in column for column in numbers.values()):
+        yield from _quantiles(numbers, left_out)
     if others:
         yield from _fitted(_taken(others, ("dtype", "count", "null", "min", "max")), (), left_out)
     if any("product" in column for column in numbers.values()):
@@ -56,6 +61,21 @@ def lines(document: Mapping[str, Any]) -> Iterator[str]:
         left_out["var"] = None
     if drawn := {name: column["histogram"] for name, column in numbers.items() if "histogram" in column}:
         yield from _fitted(_histograms(drawn, numbers), (), left_out)
+    if any("distinct" in column for column in columns.values()):
+        found = {name: column for name, column in columns.items() if "distinct" in column}
+        table = _taken(found, ("distinct",))
+        errors = [column["distinct_error"] for column in found.values()]
+        yield from _fitted(
+            table | {"standard error": [f"{error:.1%}" if error else "exact" for error in errors]}, (), left_out
+        )
+    for name, column in columns.items():
+        if column.get("top"):
+            values = [each["value"] for each in column["top"][:MOST_GROUPS]]
+            yield from _fitted(
+                {name: values, "times": [each["count"] for each in column["top"][:MOST_GROUPS]]}, (), left_out
+            )
+    if document.get("groups"):
+        yield from _groups(document["groups"], document["group_count"], left_out)
     if "covariance" in document:
         yield from _covariance(document["covariance"], left_out)
     for line in _promises(document):
@@ -68,6 +88,14 @@ def lines(document: Mapping[str, Any]) -> Iterator[str]:
 
 def _taken(columns: Mapping[str, Any], figures: Sequence[str]) -> Table:
     return {"column": list(columns)} | {name: [column[name] for column in columns.values()] for name in figures}
+
+
+def _quantiles(numbers: Mapping[str, Any], left_out: dict[str, None]) -> Iterator[str]:
+    """Yield as many quantiles as fit, the first ones."""
+    table: Table = {"column": list(numbers)}
+    for q in dict.fromkeys(q for column in numbers.values() for q in column.get("quantiles", ())):
+        table[quantile(q)] = [column.get("quantiles", {}).get(q) for column in numbers.values()]
+    yield from _fitted(table, list(table)[:0:-1], left_out)
 
 
 def _places(numbers: Mapping[str, Any]) -> Table:
@@ -96,6 +124,25 @@ def _histograms(drawn: Mapping[str, Any], numbers: Mapping[str, Any]) -> Table:
         "to": [histogram["edges"][-1] for histogram in drawn.values()],
         "outside": [numbers[name]["count"] - sum(histogram["counts"]) for name, histogram in drawn.items()],
     }
+
+
+def _groups(groups: Sequence[Mapping[str, Any]], count: int, left_out: dict[str, None]) -> Iterator[str]:
+    """Yield a table of the first groups for each of the first columns of numbers."""
+    shown = groups[:MOST_GROUPS]
+    table: Table = {name: [group["by"][name] for group in shown] for name in groups[0]["by"]}
+    numbers = [name for name, told in groups[0]["columns"].items() if "mean" in told]
+    if not numbers:
+        yield from _fitted(table | {"rows": [group["rows"] for group in shown]}, (), left_out)
+    for name in numbers[:MOST_GROUPED]:
+        told = [group["columns"][name] for group in shown]
+        more = {
+            f"{name}: {figure}" if figure == "count" else figure: [each[figure] for each in told] for figure in _TOLD
+        }
+        yield from _fitted(table | more, ("sum", "max", "min"), left_out)
+    if count > len(shown):
+        left_out[plural(count - len(shown), "group")] = None
+    if others := len(groups[0]["columns"]) - len(numbers[:MOST_GROUPED]):
+        left_out[f"{plural(others, 'column')} in groups"] = None
 
 
 def _covariance(covariance: Mapping[str, Any], left_out: dict[str, None]) -> Iterator[str]:
@@ -128,7 +175,10 @@ def _promises(document: Mapping[str, Any]) -> Iterator[str]:
             more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
             which = "" if len(names) == having else f" of {', '.join(map(clean, names[:MOST_NAMES]))}{more}"
             parts.setdefault(which, []).append(figure)
-        yield f"{promise}: {'; '.join(', '.join(told) + which for which, told in parts.items())}"
+        error = next((column["quantiles_error"] for column in columns.values() if "quantiles_error" in column), None)
+        which = "quantiles within" if len(figures) > 1 else "within"
+        more = f" ({which} {error:.1%} of the value)" if error and "quantiles" in figures else ""
+        yield f"{promise}: {'; '.join(', '.join(told) + which for which, told in parts.items())}{more}"
 
 
 def _fitted(table: Table, may_go: Sequence[str], left_out: dict[str, None]) -> Iterator[str]:

@@ -13,12 +13,15 @@ from hpcreduce.objects import everyone
 from hpcreduce.stats import fast, figures, meeting, numbers
 from hpcreduce.stats.batches import NUMBER, Batch, Field
 from hpcreduce.stats.covariance import Pair
+from hpcreduce.stats.distinct import Counted
 from hpcreduce.stats.fast import FastNumbers, FastPair
+from hpcreduce.stats.groups import Gathering
 from hpcreduce.stats.histogram import Histogram
 from hpcreduce.stats.numbers import Numbers, Rows
 from hpcreduce.stats.others import Others
 from hpcreduce.stats.powers import Powers
 from hpcreduce.stats.product import Product
+from hpcreduce.stats.quantiles import Quantiles
 from hpcreduce.stats.wanted import Described, Summary, Wanted
 
 
@@ -67,8 +70,14 @@ class Table:
         chosen = [index for index, each in enumerate(self.seen) if each.field.name != wanted.weights]
         pairs = itertools.combinations(chosen if wanted.covariance else [], 2)
         self.pairs: list[Pair] = [make(x, y, wanted.weights is not None) for x, y in pairs]
+        counted = schema if wanted.distinct or wanted.top else ()
+        self.counted = {field.name: Counted(field, wanted.top) for field in counted}
+        self.groups = Gathering(schema, wanted) if wanted.by else None
         self.powers: dict[int, Powers] = {}
+        self.open: set[int] = set()  # the columns that the second pass is for, besides quantiles
         self.histograms: dict[int, Histogram] = {}
+        columns = len(self.seen) if wanted.quantiles else 0
+        self.search = Quantiles(columns, wanted.quantiles, wanted.method, wanted.approx)
         if wanted.histogram is not None and not self.ranged:
             for index in range(len(self.seen)):
                 self._histogram(index, *wanted.histogram[1:])
@@ -89,7 +98,8 @@ class Table:
 
     def names(self) -> list[str]:
         """Return the columns of the first pass."""
-        return self._with_weights([field.name for field in self.schema])
+        names = [field.name for field in self.schema]
+        return self._with_weights([*names, *(field.name for field in self.wanted.by if field.name not in names)])
 
     def _with_weights(self, names: list[str]) -> list[str]:
         weights = self.wanted.weights
@@ -108,6 +118,7 @@ class Table:
         for index, each in enumerate(self.seen):
             there, null = self._rows(batch, each)
             each.numbers.null += null
+            self.search.add(index, there.values)
             finite = each.numbers.add(there, batch.shard, batch.row)
             if self.pairs:
                 found.append((there, finite))
@@ -119,6 +130,10 @@ class Table:
             pair.add(found[pair.x], found[pair.y], batch.rows, self.wanted.nan == "propagate")
         for name, other in self.others.items():
             other.add(batch.columns[name])
+        for name, counted in self.counted.items():
+            counted.add(batch.columns[name])
+        if self.groups is not None:
+            self.groups.add(batch)
 
     def meet(self, comm: Any) -> None:
         """Learn what the other ranks have seen in the first pass; collective."""
@@ -136,13 +151,18 @@ class Table:
         for column in columns:
             column.low, column.high, column.first_minus, column.first_plus = list(itertools.islice(tuples, 4))
         fast.meet(columns, self.pairs, [floats for *_, floats in told])
+        self.search.meet(comm)
+        for counted in self.counted.values():
+            counted.meet(comm)
+        if self.groups is not None:
+            self.groups.meet(comm)
 
     def _told(self) -> tuple[int, bool, list[Others], Any]:
         floats = fast.floats([each.numbers for each in self.seen], self.pairs)
         return max(self.shards.rows, default=-1), self.whole_weights, list(self.others.values()), floats
 
-    def again(self) -> list[str]:
-        """Prepare the second pass, and return its columns."""
+    def prepare(self) -> None:
+        """Prepare the second pass."""
         for index, (field, column, _) in enumerate(self.seen):
             if not column.sums.rows:
                 continue
@@ -152,15 +172,27 @@ class Table:
             if self.ranged:
                 ends = numbers.number(*column.low[:2]), numbers.number(*(-each for each in column.high[:2]))
                 self._histogram(index, *map(np.dtype(field.dtype).type, ends))
-        return self._with_weights([self.seen[index].field.name for index in self._needed()])
+        self.open = {*self.powers, *(self.histograms if self.ranged else ())}
+
+    def again(self) -> list[str]:
+        """Return the columns of the next pass; none: there is none."""
+        names = [self.seen[index].field.name for index in self._needed()]
+        names += [name for name, counted in self.counted.items() if counted.unfinished and name not in names]
+        return self._with_weights(names) if names else []
 
     def _needed(self) -> list[int]:
-        return sorted({*self.powers, *(self.histograms if self.ranged else ())})
+        return sorted({*self.open, *self.search.columns()})
 
     def add_again(self, batch: Batch) -> None:
-        """Take in a batch of the second pass."""
+        """Take in a batch of a further pass."""
+        for name, counted in self.counted.items():
+            if counted.unfinished:
+                counted.add(batch.columns[name])
         for index in self._needed():
             rows, _ = self._rows(batch, self.seen[index])
+            self.search.add(index, rows.values)
+            if index not in self.open:
+                continue
             if rows.values.dtype.kind == "f" and not (finite := np.isfinite(rows.values)).all():
                 rows = rows.where(finite)
             if index in self.powers:
@@ -169,8 +201,14 @@ class Table:
                 self.histograms[index].add(rows.values)
 
     def meet_again(self, comm: Any) -> None:
-        """Learn what the other ranks have seen in the second pass; collective."""
-        meeting.add_up(comm, [*self.powers.values(), *(self.histograms.values() if self.ranged else ())])
+        """Learn what the other ranks have seen in a further pass; collective."""
+        if self.open:
+            meeting.add_up(comm, [*self.powers.values(), *(self.histograms.values() if self.ranged else ())])
+            self.open = set()
+        self.search.meet(comm)
+        for counted in self.counted.values():
+            if counted.unfinished:
+                counted.meet_again(comm)
 
     def summary(self, ranks: int) -> Summary:
         """Return what is told."""
@@ -185,7 +223,12 @@ class Table:
                 told |= more | {"promises": told["promises"] | more["promises"]}
             if index in self.histograms:
                 told["histogram"] = self.histograms[index].edges, self.histograms[index].counts
+            if self.wanted.quantiles:
+                more = figures.of_quantiles(field, self.search, index, told, self.wanted)
+                told |= more | {"promises": told["promises"] | more["promises"]}
             columns[field.name] = figures.described(field, told)
+        for name, counted in self.counted.items():
+            columns[name] = figures.of_counted(columns[name], counted, self.wanted)
         matrix = None
         if self.wanted.covariance:
             matrix = self._matrix(columns)

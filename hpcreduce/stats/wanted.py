@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hpcreduce.stats.batches import Field
+
 EXACT, ROUNDED, SAME, APPROXIMATE = "exact", "correctly rounded", "same bits", "approximate"
 """What a figure can promise."""
 
@@ -33,6 +35,17 @@ class Wanted(NamedTuple):
     nan: str = "skip"
     """``skip``, or ``propagate``: one NaN makes the sum, the mean, the extremes, ... NaN."""
     fast: bool = False
+    quantiles: tuple[float, ...] = ()
+    """From 0 to 1."""
+    method: str = "linear"
+    """What stands for a quantile between two values: a name of `quantilerules.METHODS`."""
+    approx: bool = False
+    """Quantiles from one pass, within `quantiles.ERROR` of a value."""
+    distinct: bool = False
+    top: int = 0
+    """How many of the most frequent values."""
+    by: tuple[Field, ...] = ()
+    """The columns whose values make the groups of which figures are told besides those of all rows."""
 
 
 class Described(NamedTuple):
@@ -59,8 +72,27 @@ class Described(NamedTuple):
     sample_kurtosis: float | None = None
     histogram: tuple[np.ndarray, np.ndarray] | None = None
     """Edges and counts."""
+    quantiles: Mapping[float, int | float | None] | None = None
+    distinct: int | None = None
+    distinct_error: float | None = None
+    """The standard error of an estimate, relatively; 0 if the number is exact."""
+    top: list[tuple[int | float | str | bool, int]] | None = None
+    """The most frequent values, and how often each is there."""
     promises: Mapping[str, str] = {}
     """For each figure that is there, what it promises."""
+
+
+class Groups(NamedTuple):
+    """What is known of groups of rows, in the order of their keys."""
+
+    by: list[str]
+    keys: list[list[int | str | bool | None]]
+    """For each column of `by` the value of each group; dates as text in ISO form, None for what is missing."""
+    rows: list[int]
+    columns: dict[str, dict[str, list[int | float | str | bool | None]]]
+    """Column -> figure -> what it is in each group."""
+    promises: dict[str, dict[str, str]]
+    """Column -> figure -> what it promises."""
 
 
 class Summary(NamedTuple):
@@ -73,3 +105,4 @@ class Summary(NamedTuple):
     columns: dict[str, Described]
     covariance: tuple[list[str], np.ndarray] | None = None
     """The names of the number columns, and the matrix; NaN where a pair has too few rows."""
+    groups: Groups | None = None

@@ -175,6 +175,31 @@ def test_every_figure_of_real_tables(many, tables, ranks):
                 assert agrees(found[figure], expected[figure], title), (name, kind, title, figure, found[figure])
 
 
+def test_groups_of_real_tables(many, tables):
+    folder, names = tables[0], ["dep_delay", "distance"]
+    flights = pq.read_table(folder / "flights.parquet").to_pydict()
+    chosen = [["carrier"], ["origin", "month"]]
+    commands = [
+        ["stats", folder / "flights.parquet", "--columns", ",".join(names), "--by", ",".join(by), "--json", "-"]
+        for by in chosen
+    ]
+    documents = [[strict(said.outs[0]) for said in many(ranks, commands)] for ranks in RANKS]
+    assert all(
+        found == [each | {"ranks": ranks} for each in documents[0]]
+        for found, ranks in zip(documents, RANKS, strict=True)
+    )
+    for by, document in zip(chosen, documents[0], strict=True):
+        keys = list(zip(*(flights[name] for name in by), strict=True))
+        assert [tuple(group["by"].values()) for group in document["groups"]] == sorted(set(keys))
+        for name in names:
+            values = {}
+            for key, value in zip(keys, flights[name], strict=True):
+                values.setdefault(key, Counter({None: 0}))[value] += 1
+            for group in document["groups"]:
+                expected = figures(values[tuple(group["by"].values())])
+                assert group["columns"][name] == expected, (by, name, group["by"])
+
+
 def test_moments_and_covariance_of_real_tables(many, tables):
     folder, oracle, columns = tables
     todo = [(name, kind) for name in SMALL for kind in ("csv", "parquet")]

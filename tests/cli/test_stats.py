@@ -96,6 +96,41 @@ def test_S03_parts_without_rows(write, stats):
     assert "a.csv" in found[1] and "no rows" in found[1] and alone[1] == ""
 
 
+def test_S06_quantiles_of_sorted_parts(write, stats):
+    files = write({f"{part}.csv": "x\n" + "".join(f"{10 * part + x}\n" for x in range(1, 11)) for part in range(10)})
+    found, higher, rough = stats(files, [*files, "--method", "higher", "--quantiles", "0.25,1"], [*files, "--approx"])
+    assert column(found)["quantiles"] == {"0.25": 25.75, "0.5": 50.5, "0.75": 75.25}
+    assert column(higher)["quantiles"] == {"0.25": 26, "1": 100}
+    assert abs(column(rough)["quantiles"]["0.5"] - 50.5) < 1 and column(rough)["promises"]["quantiles"] == "approximate"
+
+
+def test_S07_median_with_ties(write, stats):
+    write({"a.csv": "x\n-1\n0\n0\n", "b.csv": "x\n0\n1\n1\n"})
+    (found,) = stats(["a.csv", "b.csv"])
+    assert column(found)["quantiles"]["0.5"] == 0
+
+
+def test_groups(write, stats, folder, many):
+    write({"a.csv": "k,x\nb,1\n,2\n", "b.csv": "k,x\na,3\nb,4\n,NA\n"})
+    found, whole = stats(["a.csv", "b.csv", "--by", "k"], ["a.csv", "b.csv", "--by", "x", "--columns", "k"])
+    groups = found[0]["groups"]
+    assert [(group["by"]["k"], group["rows"]) for group in groups] == [("a", 1), ("b", 2), (None, 2)]
+    assert [group["columns"]["x"]["sum"] for group in groups] == [3, 5, 2]
+    assert [group["columns"]["x"]["null"] for group in groups] == [0, 0, 1] and list(found[0]["columns"]) == ["k", "x"]
+    assert [group["by"]["x"] for group in whole[0]["groups"]] == [1, 2, 3, 4, None]
+    assert list(whole[0]["columns"]) == ["k"]
+    for name in "g.csv", "g.parquet":
+        (said,) = many(2, [["stats", "a.csv", "b.csv", "--by", "k", "--output", name]])
+        assert said.statuses == [0, 0] and "x: count" in said.outs[0]
+    table = pq.read_table(folder / "g.parquet").to_pylist()
+    assert [(row["k"], row["column"], row["count"], row["sum"]) for row in table] == [
+        ("a", "x", 1, 3.0),
+        ("b", "x", 2, 5.0),
+        (None, "x", 1, 2.0),
+    ]
+    assert (folder / "g.csv").read_text().splitlines()[0].startswith('"k","column","rows","count"')
+
+
 def test_S05_one_row(write, stats):
     write({"a.csv": "x\n7\n"})
     sample, population, three = stats(["a.csv"], ["a.csv", "--ddof", 0], ["a.csv", "--ddof", 3, "--moments"])
@@ -107,6 +142,7 @@ def test_S09_only_missing_values(write, stats):
     write({"a.csv": "x,y\n,1\nNA,2\n", "b.csv": "x,y\nnan,3\n,4\n", "c.csv": "x,y\n,5\n"})
     found, other = stats(["a.csv", "b.csv"], ["c.csv"])
     assert figures(found, "count null nan sum mean std var min max") == [0, 3, 1, 0, *[None] * 5]
+    assert column(found)["quantiles"] == {"0.25": None, "0.5": None, "0.75": None}
     assert figures(found, "count sum", "y") == [4, 10] and figures(other, "count sum", "y") == [1, 5]
     assert figures(other, "count null min max") == [0, 1, None, None]
 

@@ -46,6 +46,7 @@ def data(folder):
     }
     for name, content in contents.items():
         (folder / name).write_bytes(content)
+    pq.write_table(pa.table({"l": [[1], [2]], "x": [1, 2]}), folder / "lists.parquet")
     import h5py
 
     with h5py.File(folder / "good.h5", "w") as file:
@@ -81,6 +82,9 @@ CASES = {
     "no such weights": (["good.csv", "--weights", "aplha"], "aplha", "alpha"),
     "weights of text": (["good.csv", "--weights", "beta"], "beta", "numbers"),
     "negative weight": (["weights.csv", "--weights", "w"], "weights.csv", "row 1", "-1"),
+    "no such groups": (["good.csv", "--by", "aplha"], "aplha", "alpha"),
+    "groups of lists": (["lists.parquet", "--by", "l"], "'l'", "list"),
+    "groups of floats": (["good.parquet", "--by", "alpha"], "alpha", "float64"),
     "output is input": (["good.csv", "out.csv", "--output", "./out.csv"], "out.csv"),
     "output in no folder": (["good.csv", "--output", "no/where.csv"], "no/where.csv", "No such file"),
     "JSON in no folder": (["good.csv", "--json", "no/where.json"], "no/where.json", "No such file"),
@@ -113,6 +117,11 @@ USAGE = {
     "columns both ways": (["--columns", "a", "--column", "1"], "one of them"),
     "no columns": (["--columns", ""], "--columns"),
     "ddof": (["--ddof", "-1"], "--ddof"),
+    "quantile": (["--quantiles", "0.5,1.5"], "1.5"),
+    "no frequent values": (["--top", "0"], "--top"),
+    "quantiles": (["--quantiles", "half"], "'half'"),
+    "method": (["--method", "best"], "midpoint"),
+    "groups with weights": (["--by", "beta", "--weights", "alpha"], "--weights"),
     "nan": (["--nan", "drop"], "propagate"),
 }
 

@@ -291,9 +291,9 @@ def test_nist_to_the_digits_that_can_be_reached(name):
 def test_loops_are_kept_where_the_package_cannot_be_written(tmp_path):
     """Compiled by several at once, in a folder of the user's own, and read again; else in one for temporary files."""
     program = (
-        "import numpy as np; from hpcreduce.stats import kernels, loops; kernels.LATER = 0; x = np.ones(5);"
+        "import numpy as np; from hpcreduce.stats import compiled, kernels, loops; kernels.LATER = 0; x = np.ones(5);"
         "assert kernels.products(x, x) == 5 << 2148;"
-        "print(sum(kernels._loop('products').stats.cache_hits.values()))"
+        "print(sum(compiled.loop('products').stats.cache_hits.values()))"
     )
     environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path), "HPCREDUCE_NUMBA": "1"}
     environment.pop("NUMBA_CACHE_DIR", None)
