@@ -77,24 +77,26 @@ def pytest_runtest_makereport(item, call):
     own = str(report.longrepr) if report.failed else ""
     if call.when != "call" and not report.failed:
         return report
-    if not _meet(comm, PATIENCE if own else LIMIT):
+    failed = _meet(comm, bool(own), PATIENCE if own else LIMIT)
+    if failed is None:
         text = own or "this rank finished the test, others did not"
         _end(comm, f"rank {comm.rank}, {item.nodeid}: {text}")
-    failures = {rank: text for rank, text in enumerate(comm.allgather(own)) if text}
+    failures = {rank: text for rank, text in enumerate(comm.allgather(own)) if text} if failed else {}
     if failures and (not own or comm.rank == 0):
         report.outcome = "failed"
         report.longrepr = "\n".join(f"rank {rank} of {comm.size}:\n{text}" for rank, text in failures.items())
     return report
 
 
-def _meet(comm, patience):
-    """Wait for all ranks; return whether they came."""
-    request, deadline = comm.Ibarrier(), time.monotonic() + patience
+def _meet(comm, failed, patience):
+    """Wait for all ranks; return on how many the test has failed, or `None` if they did not come."""
+    total = np.zeros(1, np.int64)
+    request, deadline = comm.Iallreduce(np.array([failed], np.int64), total), time.monotonic() + patience
     while not request.Test():
         if time.monotonic() > deadline:
-            return False
-        time.sleep(0.001)
-    return True
+            return None
+        time.sleep(0.0002)  # and leave the processor to ranks that are not here yet
+    return int(total[0])
 
 
 def _end(comm, text):
