@@ -39,6 +39,9 @@ MOST = {
 }
 """File -> the number of ranks beyond which it is not run: more add minutes, and nothing new."""
 
+ANY = ("test_sources", "test_stats")
+"""Files whose tests would do the same under any library; on few ranks run under MPICH."""
+
 faulthandler.enable()
 
 
@@ -47,6 +50,7 @@ def pytest_configure(config):
     from mpi4py import MPI
 
     config.agreement = MPI.COMM_WORLD.Dup()
+    config.mpich = "MPICH" in MPI.Get_library_version()
     if config.agreement.rank > 0:
         config.option.xmlpath = None
 
@@ -56,6 +60,8 @@ def pytest_collection_modifyitems(config, items):
         most = MOST.get(item.path.stem, config.agreement.size)
         if config.agreement.size > most:
             item.add_marker(pytest.mark.skip(reason=f"takes minutes on more than {most} ranks"))
+        elif item.path.stem in ANY and config.agreement.size <= 3 and not config.mpich:
+            item.add_marker(pytest.mark.skip(reason="tested under MPICH, and the same under any library"))
 
 
 @pytest.hookimpl(trylast=True)
@@ -130,8 +136,8 @@ def through_the_drop_in(comm, sendbuf, recvbuf=None, op="sum", *, algorithm="aut
 @pytest.fixture(params=["function", "drop-in"])
 def entry(request, monkeypatch):
     """Let the tests of a module call `hpcreduce.allreduce`, and then again the drop-in for mpi4py's communicator."""
-    if request.param == "drop-in" and request.config.agreement.size not in (1, 3):
-        pytest.skip("tested on 1 and 3 ranks, since it takes minutes")
+    if request.param == "drop-in" and request.config.agreement.size != (1 if request.config.mpich else 3):
+        pytest.skip("tested on 1 rank under MPICH and on 3 under Open MPI, since it takes minutes")
     if request.param == "drop-in":
         monkeypatch.setattr(request.module, "allreduce", through_the_drop_in)
 
