@@ -10,7 +10,7 @@ Rules that hold here:
 from __future__ import annotations
 
 import random
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 
 import numpy as np
@@ -24,6 +24,7 @@ from hpcreduce.runtime.stream import Stream
 class _View:
     """A stretch of a rank's memory, or of its scratch; looks to `Stream` like an array of bytes."""
 
+    __slots__ = ("memory", "start", "stop")
     itemsize = 1
 
     def __init__(self, memory: Memory, start: int, stop: int) -> None:
@@ -51,7 +52,9 @@ class _Uses:
         self.counts: dict[int, list[int]] = {}  # identity of the memory -> count for each element
 
     def count(self, view: _View, change: int) -> None:
-        counts = self.counts.setdefault(id(view.memory), [0] * len(view.memory))
+        counts = self.counts.get(id(view.memory))
+        if counts is None:
+            counts = self.counts[id(view.memory)] = [0] * len(view.memory)
         for index in range(view.start, view.stop):
             counts[index] += change
 
@@ -62,6 +65,8 @@ class _Uses:
 
 class _Request:
     """A message under way, or a write that is not done yet, on its way from or to `view`; one of `uses`."""
+
+    __slots__ = ("complete", "uses", "view")
 
     def __init__(self, view: _View, uses: _Uses) -> None:
         self.view, self.uses, self.complete = view, uses, False
@@ -118,8 +123,9 @@ class _Endpoint:
         return request.complete
 
     def _refuse(self, view: _View, what: str, *uses: _Uses) -> None:
-        if any(use.touch(view) for use in uses):
-            raise ProofError(f"[3, 7] rank {self.rank} {what}: elements {view.start} to {view.stop - 1}")
+        for use in uses:
+            if use.touch(view):
+                raise ProofError(f"[3, 7] rank {self.rank} {what}: elements {view.start} to {view.stop - 1}")
 
 
 class _Network:
@@ -127,14 +133,17 @@ class _Network:
 
     def __init__(self, seed: str) -> None:
         self.random = random.Random(seed)
-        self.sends: dict[tuple[int, int], deque[_Request]] = {}
-        self.recvs: dict[tuple[int, int], deque[_Request]] = {}
+        self.sends: defaultdict[tuple[int, int], deque[_Request]] = defaultdict(deque)
+        self.recvs: defaultdict[tuple[int, int], deque[_Request]] = defaultdict(deque)
         self.matched: list[tuple[int, int, _Request, _Request]] = []
 
-    def post(self, queues: dict[tuple[int, int], deque[_Request]], pair: tuple[int, int], request: _Request) -> None:
-        queues.setdefault(pair, deque()).append(request)
-        if self.sends.get(pair) and self.recvs.get(pair):
-            send, recv = self.sends[pair].popleft(), self.recvs[pair].popleft()
+    def post(
+        self, queues: defaultdict[tuple[int, int], deque[_Request]], pair: tuple[int, int], request: _Request
+    ) -> None:
+        queues[pair].append(request)
+        sends, recvs = self.sends[pair], self.recvs[pair]
+        if sends and recvs:
+            send, recv = sends.popleft(), recvs.popleft()
             if send.view.stop - send.view.start != recv.view.stop - recv.view.start:
                 raise ProofError(f"[1, 7] rank {pair[0]} sends a segment of another length than rank {pair[1]} expects")
             self.matched.append((*pair, send, recv))

@@ -11,6 +11,7 @@ from launching import refused, refused_by_all
 
 from hpcreduce.measure.rivals import RIVALS
 
+pytestmark = pytest.mark.timed
 QUICK = ("--iterations", "5", "--warmup", "1")
 PLAIN = [name for name in RIVALS if name != "gloo"]
 KEYS = ["algorithm", "nbytes", "dtype", "op", "ranks", "median_s", "p10_s", "p90_s", "low_s", "high_s"]

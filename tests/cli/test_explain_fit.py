@@ -39,6 +39,7 @@ def test_explain_under_mpirun_is_printed_and_written_once(many, folder):
     assert json.loads((folder / "out.json").read_text())[0]["ranks"] == 3
 
 
+@pytest.mark.timed
 def test_fit_is_read_by_predict_and_explain(cli, folder):
     result = cli(3, "fit", "--repeats", "3", "-o", "fit.json")
     assert result.status == 0 and "inside a node: alpha" in result.out and "ns/byte" in result.out, result

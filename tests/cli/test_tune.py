@@ -10,6 +10,7 @@ from launching import HPCREDUCE, LAUNCH, refused, refused_by_all
 
 from hpcreduce.lookup import parse
 
+pytestmark = pytest.mark.timed
 QUICK = ("--sizes", "8,64K", "--dtype", "float64", "--budget", "3s")
 
 

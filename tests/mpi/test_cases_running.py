@@ -129,9 +129,9 @@ def test_H08_many_calls(comm):
         assert allreduce(comm, number + comm.rank) == comm.size * number + comm.size * (comm.size - 1) // 2
 
 
-def test_H08_many_communicators(comm):
-    """The private duplicate goes with the user's communicator: libraries have some 2000 of them, or 65500."""
-    for number in range(5000 if comm.size < 3 else 150):
+def test_H08_communicators(comm):
+    """The private duplicates go with the user's communicator. On two ranks test_leaks makes 5000 of them."""
+    for number in range(800 if comm.size == 1 else 150):  # three each, and libraries have some 2000, or 65500
         fresh = comm.Dup()
         assert allreduce(fresh, comm.rank, algorithm=ALGORITHMS[number % 2]) == comm.size * (comm.size - 1) // 2
         fresh.Free()
@@ -223,10 +223,10 @@ def test_timeout(comm, algorithm, count):
     assert works(comm)
     if others(comm, absent):
         start = time.monotonic()
-        with pytest.raises(TimeoutError, match=rf"^rank {comm.rank}, .*not finished after 0\.5 s, ") as raised:
-            hpcreduce.allreduce(comm, contribution(comm.rank, count), algorithm=algorithm, timeout=0.5)
+        with pytest.raises(TimeoutError, match=rf"^rank {comm.rank}, .*not finished after 0\.2 s, ") as raised:
+            hpcreduce.allreduce(comm, contribution(comm.rank, count), algorithm=algorithm, timeout=0.2)
         assert raised.type is hpcreduce.CollectiveTimeoutError
-        assert 0.5 <= time.monotonic() - start < 2.5
+        assert 0.2 <= time.monotonic() - start < 2.2
         assert is_broken(comm)
     assert is_replaced_by_a_duplicate(comm)
 

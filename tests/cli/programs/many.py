@@ -75,5 +75,6 @@ def main(folder, pid):
 
 
 if __name__ == "__main__":
+    sys.dont_write_bytecode = True  # which would be among what is opened
     sys.addaudithook(watch)
     main(Path(sys.argv[1]), sys.argv[2])
