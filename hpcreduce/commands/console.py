@@ -7,8 +7,9 @@ import errno
 import importlib
 import os
 import re
+import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import click
@@ -81,6 +82,12 @@ class Console:
         if found:
             more = f"\n(and {len(found) - 10} more)" if len(found) > 10 else ""
             raise CommandError("\n".join(found[:10]) + more)
+
+    def spare(self, paths: Iterable[str], files: Iterable[str]) -> None:
+        """Raise CommandError on every rank if one of the paths to write is a file to read; collective."""
+        there = [file for file in files if os.path.exists(file)] if self.first else []
+        wrong = [path for path in paths if os.path.exists(path) and any(os.path.samefile(path, file) for file in there)]
+        self.agree([f"{path} is among the files to read, and would be overwritten; write elsewhere" for path in wrong])
 
     @contextlib.contextmanager
     def told(self, path: str) -> Iterator[None]:
@@ -164,6 +171,8 @@ def whole_file(path: str) -> Iterator[Any]:
         yield file
         file.flush()
         os.fsync(file.fileno())
+        if os.path.exists(path):
+            os.fchmod(file.fileno(), stat.S_IMODE(os.stat(path).st_mode))
         if unnamed:
             os.link(f"/proc/self/fd/{file.fileno()}", partial, src_dir_fd=file.fileno())  # the folder makes it follow
         os.replace(partial, path)

@@ -39,10 +39,14 @@ _HELP = {
     "covariance": "Also the covariance of each pair of columns.",
     "histogram": "Counts in equal bins of the range of all values, or of lo to hi, whose ends both belong to it.",
     "weights": (
-        "Sum, mean, std and var count each row as often as this column says; the divisor is the sum of weights - ddof."
+        "Sum, mean, std, var, skewness, kurtosis and covariance of the other columns count each row as often as this "
+        "column says; no figure counts rows where it is 0 or missing. The divisor is the sum of weights - ddof."
     ),
     "nan": "NaN counts apart and is passed over, or makes sum, mean, std, min, max NaN.",
-    "null": "Of CSV: what stands for a missing value, a comma-separated list. The empty field always does.",
+    "null": (
+        "Of CSV: what stands for a missing value, a comma-separated list, as the empty field always does; by default "
+        "NA, N/A, NULL, null, None, #N/A and their like."
+    ),
     "thousands": "Of CSV: what stands between thousands, as in 1,234.",
     "delimiter": "Of CSV: what stands between fields (a character, or tab); by default a comma, in .tsv files a tab.",
     "decimal": "Of CSV: what stands before the fraction, as in 0,5.",
@@ -113,7 +117,8 @@ def stats_command(
     """Count, sum, mean, deviation, extremes of every column.
 
     FILES are Parquet, CSV or TSV (also .gz), Arrow IPC (Feather), NPY, NPZ or HDF5 files, folders of them, patterns, or
-    - for CSV on stdin. Columns are put together by their names. The ranks share the work; each row is read once.
+    - for CSV on stdin (without mpirun, which does not pass on much of it). Columns are put together by their names. The
+    ranks share the work; each row is read once.
 
     Sums, means, deviations and covariances are correctly rounded: the float nearest to the exact value of the data, and
     so the same for any number of ranks, order of files and split of the rows.
@@ -157,6 +162,11 @@ def stats_command(
         summary = _summarise(console, source, wanted, names)
         origin = report.Origin(source.files, [shard.file for shard in source.shards])
         document = report.document(summary, origin, wanted, None if json_path else screen.MOST_GROUPS)
+        if summary.unbinned:
+            some = f"{summary.unbinned[0]!r}" + (
+                f" and {len(summary.unbinned) - 1} more" if summary.unbinned[1:] else ""
+            )
+            console.note(f"note: no histogram of {some}: float64 cannot tell so many bins of that range apart")
         for path, file in opened.items():
             with console.told(path):
                 if file:
@@ -165,7 +175,7 @@ def stats_command(
         console.out(to_json(document))
     elif console.first:
         rows, read = plural(summary.rows, "row"), plural(len(source.files), "file")
-        weighted = f"; sum, mean, std and var weighted by {screen.clean(weights)}" if weights else ""
+        weighted = f"; weighted by {screen.clean(weights)}" if weights else ""
         console.out(f"{rows} in {read}, {plural(summary.ranks, 'rank')}{weighted}\n")
         for line in screen.lines(document):
             console.out(line)
@@ -221,11 +231,7 @@ def _source(
             near = difflib.get_close_matches(name, found, 1)
             why = next((f" ({note})" for note in source.notes if repr(name) in note), "")
             raise CommandError(f"--by: no column {name!r}{why}{f'; did you mean {near[0]!r}?' if near else ''}")
-    errors = []
-    for path in sorted(paths) if console.first else ():
-        if any(os.path.exists(file) and os.path.exists(path) and os.path.samefile(file, path) for file in source.files):
-            errors.append(f"{path} is among the files to read, and would be overwritten; write elsewhere")
-    console.agree(errors)
+    console.spare(sorted(paths), source.files)
     return source
 
 
@@ -271,5 +277,7 @@ def _write(console: Console, summary: Summary, document: dict[str, Any], file: A
     else:
         from hpcreduce.stats import plots
 
+        if not any(column.get("histogram") for column in document["columns"].values()):
+            console.note(f"note: {path} is empty: there is no column of numbers to draw")
         if left_out := plots.histograms(document, file, form):
             console.note(f"note: {path} has no room for {plural(len(left_out), 'column')}, from {left_out[0]!r} on")

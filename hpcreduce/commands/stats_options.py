@@ -39,7 +39,7 @@ class Sign(click.ParamType[str]):
         """Read and check."""
         sign = "\t" if value in ("tab", r"\t") else str(value)
         if len(sign) != 1 or not sign.isascii() or sign in '"\r\n' or sign.isalnum():
-            self.fail(f"{value!r} is not one character such as , or ; or tab", param, ctx)
+            self.fail(f"{value!r} is not one character such as , or ; or tab, and no letter or digit", param, ctx)
         return sign
 
 

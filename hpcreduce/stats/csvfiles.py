@@ -24,6 +24,7 @@ from hpcreduce.stats import csvtypes, quoting, schema
 from hpcreduce.stats.csvtext import LONGEST, Layout, Text, blocks, line
 from hpcreduce.stats.quoting import CR, LF, QUOTE
 from hpcreduce.stats.reading import NULLS, Found, ReadOptions, SourceError
+from hpcreduce.units import plural
 
 BOM = b"\xef\xbb\xbf"
 
@@ -50,13 +51,25 @@ def inspect(path: str, options: ReadOptions) -> Found:
         return Found(path, "CSV", {}, 0, rows=0, notes=("is empty",))
     names = _names(head[begin:end], delimiter.decode())
     layout = Layout(names, delimiter, newline, end, zipped)
+    notes = _doubts(names)
     types = dict.fromkeys(names, pa.null())
     if last and not head[end:].strip(CR + LF):
-        return Found(path, "CSV", types, 0, rows=0, layout=layout, notes=("has no rows, only a header",))
+        return Found(path, "CSV", types, 0, rows=0, layout=layout, notes=("has no rows, only a header", *notes))
     if zipped:
-        notes = () if path.lower().endswith(".gz") else ("is compressed by gzip, and read as what is in it",)
+        if not path.lower().endswith(".gz"):
+            notes = ("is compressed by gzip, and read as what is in it", *notes)
         return Found(path, "CSV", types, nbytes, units=((None, nbytes),), layout=layout, notes=notes)
-    return Found(path, "CSV", types, nbytes - end, extent=(end, nbytes), layout=layout)
+    return Found(path, "CSV", types, nbytes - end, extent=(end, nbytes), layout=layout, notes=notes)
+
+
+def _doubts(names: Sequence[str]) -> tuple[str, ...]:
+    """Return what a header looks like that is none, or one with another delimiter."""
+    if len(names) == 1 and (marks := [mark for mark in ";\t|" if mark in names[0]]):
+        mark = "tab" if marks[0] == "\t" else marks[0]
+        return (f"has one column {names[0]!r}: if {mark} stands between its fields, use --delimiter '{mark}'",)
+    if all(re.fullmatch(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", name) for name in names):
+        return ("has only numbers in its first line, which is taken for the names of the columns",)
+    return ()
 
 
 def _head(text: Text, delimiter: bytes) -> tuple[bytes, int, int, bytes]:
@@ -130,10 +143,10 @@ def _trouble(text: Text, layout: Layout, begin: int, data: bytes, reason: str) -
     try:
         for fields in reader:
             if fields and len(fields) != len(layout.names):
-                hint = (
-                    " (is there a delimiter at the end?)" if not fields[-1] and len(fields) > len(layout.names) else ""
-                )
-                return f"line {first + done}: expected {len(layout.names)} fields, found {len(fields)}{hint}"
+                hint = " (is there a delimiter at the end?)"
+                if fields[-1] or len(fields) < len(layout.names):
+                    hint = "".join(f"; the file {doubt}" for doubt in _doubts(layout.names))
+                return f"line {first + done}: expected {plural(len(layout.names), 'field')}, found {len(fields)}{hint}"
             done = reader.line_num
     except csv.Error:
         pass

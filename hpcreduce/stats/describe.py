@@ -47,10 +47,11 @@ def describe(
         The ranks that take part.
     data : array, mapping, table, or an iterable of them
         This rank's rows: a NumPy array (one column, called ``0``), or a two-dimensional one (its columns are called
-        ``0``, ``1``, ...), or a structured one; a mapping from names to arrays of equal length; an Arrow table or
-        record batch, or what gives one (a pandas or Polars frame). An iterable of such batches is read batch by batch.
-        An iterator or generator can be read only once, which does not do for `moments` (unless `fast`), for a
-        histogram without a range, for `quantiles` (unless `approx`) or for `top`; a function that returns a new one
+        ``0``, ``1``, ...), or a structured one, of masked ones what is not masked; a mapping from names to arrays of
+        equal length; an Arrow table or record batch, or what gives one (a pandas or Polars frame). An iterable of such
+        batches is read batch by batch. An iterator or generator can be read only once, which does not do for `moments`
+        (unless `fast`), for a histogram without a range, for `quantiles` (unless `approx`) or for `top`; a function
+        that returns a new one
         does. `None`: no rows.
     ddof : int
         The variance is the sum of squares divided by the count less this.
@@ -109,7 +110,7 @@ def describe(
     with meeting.together(comm):
         read, first = _reader(data, passes(wanted))
         own = {} if first is None else _types(first)
-    types = _agreed(comm, own)
+    types = _agreed(comm, own, wanted._asdict() | {"by": chosen})
     if weights is not None and weights not in types:
         raise StatsError(f"there is no column {weights!r} for the weights; found {', '.join(types) or 'none'}")
     for name in chosen:
@@ -184,7 +185,7 @@ def _mapping(data: Any) -> Mapping[str, Any] | None:
 
 
 def _plain(column: Any) -> Any:
-    return column if hasattr(column, "type") else np.asarray(column)  # Arrow arrays stay what they are
+    return column if hasattr(column, "type") else np.asanyarray(column)  # Arrow's and masked arrays stay what they are
 
 
 def _types(batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -200,9 +201,14 @@ def _types(batch: Mapping[str, Any]) -> dict[str, Any]:
     return types
 
 
-def _agreed(comm: Any, types: dict[str, Any]) -> dict[str, Any]:
+def _agreed(comm: Any, types: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     """Return the types of the columns of all ranks, of which those without any batch say nothing; collective."""
-    filled = [(rank, theirs) for rank, theirs in enumerate(everyone(comm, types)) if theirs]
+    told = everyone(comm, (types, options))
+    for rank, (_, theirs) in enumerate(told):
+        for name, value in theirs.items():
+            if value != told[0][1][name]:
+                raise ValueError(f"describe(): {name} is {told[0][1][name]!r} on rank 0, but {value!r} on rank {rank}")
+    filled = [(rank, theirs) for rank, (theirs, _) in enumerate(told) if theirs]
     if not filled:
         return {}
     first, agreed = filled[0]

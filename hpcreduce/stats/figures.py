@@ -59,6 +59,9 @@ def of_numbers(field: Field, column: Numbers, wanted: Wanted, whole_weights: boo
     told |= {"min": low[0], "max": high[0], "argmin": low[1], "argmax": high[1]}
     rounded = APPROXIMATE if wanted.fast else ROUNDED
     promises = {name: rounded if name in found and not isinstance(told[name], int) else EXACT for name in told}
+    for name, extreme in ("min", column.low), ("max", column.high):
+        if not whole and extreme[1]:  # an integer of another file that float64 does not hold
+            promises[name] = ROUNDED
     return told | {"promises": promises | {"histogram": EXACT}}
 
 

@@ -15,6 +15,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import numpy as np
+
 from hpcreduce.stats import meeting, quantilerules
 from hpcreduce.stats.batches import NUMBER, Batch, Field
 from hpcreduce.stats.meeting import StatsError
@@ -89,6 +91,8 @@ def passes(wanted: Wanted) -> int:
 
 def check(wanted: Wanted, schema: Sequence[Field]) -> None:
     """Raise ValueError for wishes that make no sense."""
+    if not isinstance(wanted.ddof, int | np.integer):
+        raise TypeError(f"ddof must be an integer, found {wanted.ddof!r}")
     if wanted.ddof < 0:
         raise ValueError(f"ddof must be 0 or more, found {wanted.ddof}")
     if wanted.nan not in ("skip", "propagate"):

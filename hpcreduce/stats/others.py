@@ -68,7 +68,8 @@ def date(scalar: Any) -> tuple[Any, Any]:
     import pyarrow as pa
 
     told = scalar.cast(pa.string()).as_py().replace(" ", "T", 1)
-    told = re.sub(r"(\.\d*?)0+(?=\D|$)", r"\1", told).replace(".Z", "Z").rstrip(".")
+    told = re.sub(r"\.(\d*?)0*(?=\D|$)", lambda digits: digits[1] and f".{digits[1]}", told)
+    told = re.sub(r"(T.*[+-]\d\d)(\d\d)$", r"\1:\2", told)
     kind = scalar.type
     unit = 86400 * 10**9 if pa.types.is_date32(kind) else 10**6 if pa.types.is_date64(kind) else _NANOSECONDS[kind.unit]
     return int(np.int64(scalar.value)) * unit, told

@@ -21,6 +21,9 @@ from hpcreduce.objects import everyone
 from hpcreduce.stats import meeting
 from hpcreduce.stats.meeting import StatsError
 
+_NEARLY = 1e-9
+"""How much states differ, relatively, that only rounding makes differ."""
+
 State = Any
 Layout = list[tuple[tuple[int, ...], np.dtype[Any]]]
 
@@ -31,11 +34,16 @@ class Record(NamedTuple):
     Attributes
     ----------
     chunk : callable
-        ``chunk(batch) -> state``: what is known of some rows.
+        ``chunk(batch) -> state``: what is known of some rows: an array, or a tuple of arrays.
     combine : callable
         ``combine(state, state) -> state``: what is known of both together. It changes neither.
     finalize : callable
         ``finalize(state) -> result``.
+
+    See Also
+    --------
+    compute : takes it to the rows of all ranks.
+    check_record : tries whether it can.
 
     Examples
     --------
@@ -156,19 +164,22 @@ def check_record(
         raise StatsError("the shapes and types of the state that chunk returns depend on the batch")
     before = [_bytes(state) for state in states]
 
-    def same(a: State, b: State) -> bool:
-        if not tolerance:
+    def same(a: State, b: State, within: float = tolerance) -> bool:
+        if not within:
             return _bytes(a) == _bytes(b)
-        return all(np.allclose(x, y, tolerance, 0, equal_nan=True) for x, y in zip(_arrays(a), _arrays(b), strict=True))
+        return all(np.allclose(x, y, within, 0, equal_nan=True) for x, y in zip(_arrays(a), _arrays(b), strict=True))
+
+    def compare(what: str, pairs: list[tuple[State, State]]) -> None:
+        if not all(same(a, b) for a, b in pairs):
+            nearly = not tolerance and all(same(a, b, _NEARLY) for a, b in pairs)
+            faults.append(f"combine is not {what}{' but for rounding, for which give a tolerance' if nearly else ''}")
 
     combine = record.combine
     triples = list(itertools.islice(itertools.permutations(states, 3), 24))
     if any([(array.shape, array.dtype) for array in _arrays(combine(a, b))] != layouts[0] for a, b, _ in triples):
         raise StatsError("combine returns a state of other shapes or types than chunk")
-    if not all(same(combine(combine(a, b), c), combine(a, combine(b, c))) for a, b, c in triples):
-        faults.append("combine is not associative")
-    if not all(same(combine(a, b), combine(b, a)) for a, b, _ in triples):
-        faults.append("combine is not commutative")
+    compare("associative", [(combine(combine(a, b), c), combine(a, combine(b, c))) for a, b, c in triples])
+    compare("commutative", [(combine(a, b), combine(b, a)) for a, b, _ in triples])
     if [_bytes(state) for state in states] != before:
         faults.append("combine changes the states that it is given")
     if not given:

@@ -211,13 +211,16 @@ def column(values: Any, kind: Any) -> Column:
     import pyarrow as pa
 
     if isinstance(values, np.ndarray):
+        mask = np.ma.getmaskarray(values) if np.ma.is_masked(values) else None
+        values = np.asarray(values)
         if values.dtype.kind in "biuf":
-            return Column(np.ascontiguousarray(values, values.dtype.newbyteorder("=")))
+            data = np.ascontiguousarray(values, values.dtype.newbyteorder("="))
+            return Column(data, None if mask is None else ~mask)
         if values.dtype.kind == "S":
             values = np.char.decode(values, "utf-8")
         if values.dtype.kind == "M":
             values = values.astype(values.dtype.newbyteorder("="))
-        values = pa.array(values, kind)
+        values = pa.array(values, kind, mask=mask)
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
     if pa.types.is_run_end_encoded(values.type):

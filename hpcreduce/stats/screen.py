@@ -82,8 +82,11 @@ def lines(document: Mapping[str, Any]) -> Iterator[str]:
         yield from textwrap.wrap(line, WIDTH, subsequent_indent="  ")
     if len(everything) > len(columns):
         left_out[plural(len(everything) - len(columns), "column")] = None
-    said = f"Not shown: {', '.join([*left_out, 'further digits'])}. --json FILE and --output FILE have all of it."
-    yield from textwrap.wrap(said, WIDTH, subsequent_indent="  ")
+    if numbers:
+        left_out["further digits"] = None
+    if left_out:
+        said = f"Not shown: {', '.join(left_out)}. --json FILE and --output FILE have all of it."
+        yield from textwrap.wrap(said, WIDTH, subsequent_indent="  ")
 
 
 def _taken(columns: Mapping[str, Any], figures: Sequence[str]) -> Table:
@@ -148,6 +151,8 @@ def _groups(groups: Sequence[Mapping[str, Any]], count: int, left_out: dict[str,
 def _covariance(covariance: Mapping[str, Any], left_out: dict[str, None]) -> Iterator[str]:
     """Yield as many of the leading rows and columns as fit."""
     names, matrix = covariance["names"], covariance["matrix"]
+    if not names:
+        return
     for shown in range(min(len(names), WIDTH // 6), 0, -1):
         table: Table = {"covariance": names[:shown]}
         table |= {name: [row[index] for row in matrix[:shown]] for index, name in enumerate(names[:shown])}
@@ -166,7 +171,7 @@ def _promises(document: Mapping[str, Any]) -> Iterator[str]:
     for name, column in columns.items():
         for figure, promise in column["promises"].items():
             held.setdefault(promise, {}).setdefault(figure, []).append(name)
-    if "covariance" in document:
+    if "covariance" in document and document["covariance"]["names"]:
         held.setdefault(document["covariance"]["promise"], {})["covariance"] = []
     for promise, figures in held.items():
         parts: dict[str, list[str]] = {}  # which columns -> figures

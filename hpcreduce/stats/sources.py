@@ -30,6 +30,9 @@ from hpcreduce.stats.reading import Found, ReadOptions, Shard, SourceError
 
 __all__ = ["ReadOptions", "Shard", "Source", "SourceError", "find"]
 
+MOST_NAMES = 3
+"""Columns that a note names."""
+
 SILENCE = 30.0
 """Seconds that stdin may be silent where its end may never come."""
 
@@ -153,7 +156,8 @@ def find(
     found = _inspect(comm, paths, options, spool)
     names = schema.choose(found, options)
     if not names:
-        raise SourceError(f"{paths[0]}{' and the others' if paths[1:] else ''}: there are no columns of data")
+        why = "".join(f" ({note})" for note in found[0].notes if note.startswith("left out"))
+        raise SourceError(f"{paths[0]}{' and the others' if paths[1:] else ''}: there are no columns of data{why}")
     pieces = shards.cut(found, comm.size, options.smallest)
     kept = [number for number, path in enumerate(paths) if path == STDIN]
     owners = shards.share(pieces, comm.size, kept)
@@ -279,7 +283,9 @@ def _notes(found: Sequence[Found], names: Sequence[str]) -> list[str]:
     files: dict[str, list[str]] = {}
     for here in found:
         lacking = [name for name in names if name not in here.types] if here.rows != 0 else []
-        absent = [f"has no column {name!r}, whose values count as missing there" for name in lacking]
+        more = f" and {len(lacking) - MOST_NAMES} more" if len(lacking) > MOST_NAMES else ""
+        some = ", ".join(map(repr, lacking[:MOST_NAMES]))
+        absent = [f"has no column {some}{more}, whose values count as missing there"] if lacking else []
         for note in (*here.notes, *absent):
             files.setdefault(note, []).append(here.path)
     return [f"{paths[0]}{f' and {len(paths) - 1} more' if paths[1:] else ''}: {note}" for note, paths in files.items()]

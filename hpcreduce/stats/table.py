@@ -76,6 +76,7 @@ class Table:
         self.powers: dict[int, Powers] = {}
         self.open: set[int] = set()  # the columns that the second pass is for, besides quantiles
         self.histograms: dict[int, Histogram] = {}
+        self.unbinned: list[str] = []
         columns = len(self.seen) if wanted.quantiles else 0
         self.search = Quantiles(columns, wanted.quantiles, wanted.method, wanted.approx)
         if wanted.histogram is not None and not self.ranged:
@@ -94,7 +95,11 @@ class Table:
 
     def _histogram(self, index: int, low: Any, high: Any) -> None:
         assert self.wanted.histogram is not None
-        self.histograms[index] = Histogram(self.wanted.histogram[0], low, high, self.seen[index].field.dtype)
+        field = self.seen[index].field
+        try:
+            self.histograms[index] = Histogram(self.wanted.histogram[0], low, high, field.dtype)
+        except ValueError:  # so many edges cannot be told apart, or the range is beyond float64
+            self.unbinned.append(field.name)
 
     def names(self) -> list[str]:
         """Return the columns of the first pass."""
@@ -197,7 +202,7 @@ class Table:
                 rows = rows.where(finite)
             if index in self.powers:
                 self.powers[index].add(rows)
-            if self.ranged:
+            if self.ranged and index in self.histograms:
                 self.histograms[index].add(rows.values)
 
     def meet_again(self, comm: Any) -> None:
@@ -233,7 +238,8 @@ class Table:
         if self.wanted.covariance:
             matrix = self._matrix(columns)
         rows = self.shards.counts.tolist()
-        return Summary(sum(rows), ranks, rows, {field.name: columns[field.name] for field in self.schema}, matrix)
+        ordered = {field.name: columns[field.name] for field in self.schema}
+        return Summary(sum(rows), ranks, rows, ordered, matrix, unbinned=self.unbinned)
 
     def _matrix(self, columns: dict[str, Described]) -> tuple[list[str], np.ndarray]:
         """Return the names of the columns of numbers, and their covariances."""

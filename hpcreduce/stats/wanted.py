@@ -11,7 +11,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -106,3 +106,5 @@ class Summary(NamedTuple):
     covariance: tuple[list[str], np.ndarray] | None = None
     """The names of the number columns, and the matrix; NaN where a pair has too few rows."""
     groups: Groups | None = None
+    unbinned: Sequence[str] = ()
+    """Columns without a histogram, since float64 cannot tell the edges of so many bins of their range apart."""

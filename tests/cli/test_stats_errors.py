@@ -134,6 +134,20 @@ def test_wrong_command_lines(many, data):
         refused_by_all(said, 2, "FILES")
 
 
+def test_doubts_are_notes(many, data):
+    """What is read, but perhaps not as it was meant."""
+    texts = {"semicolons.csv": "x;y\n1;2\n", "headless.csv": "1,2.5\n3,4\n", "words.csv": "w\na\nb\n"}
+    for name, text in texts.items():
+        (data / name).write_text(text)
+    few = [["semicolons.csv"], ["headless.csv"], ["words.csv", "--covariance"], ["words.csv", "--plot", "w.png"]]
+    semicolons, headless, words, picture = many(2, [["stats", *more] for more in few])
+    for said in semicolons, headless, words, picture:
+        assert said.statuses == [0, 0] and not said.errs[1]
+    assert "--delimiter ';'" in semicolons.errs[0] and "only numbers in its first line" in headless.errs[0]
+    assert not words.errs[0] and "covariance" not in words.outs[0] and "Not shown" not in words.outs[0]
+    assert picture.errs[0] == "note: w.png is empty: there is no column of numbers to draw\n"
+
+
 def test_what_only_has_a_wrong_name_is_read(many, data):
     parquet, gzipped = many(2, [["stats", "really parquet.csv"], ["stats", "really gzip.csv"]])
     assert parquet.statuses == gzipped.statuses == [0, 0]

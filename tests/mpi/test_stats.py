@@ -247,6 +247,34 @@ def test_errors_reach_every_rank(comm):
         wrong(comm, signs, "column 'x' has the type int64, but in the rows of rank 0 uint64")
 
 
+def test_options_that_differ_are_named_on_every_rank(comm):
+    if comm.size == 1:
+        pytest.skip("for 2 ranks")
+    for name, value, other in ("ddof", 0, 1), ("moments", True, False), ("by", "a", ()), ("histogram", 5, None):
+        with pytest.raises(ValueError, match=rf"describe\(\): {name} is .* on rank 0, but .* on rank {comm.size - 1}"):
+            describe(comm, {"a": [1, 2]}, **{name: value if comm.rank < comm.size - 1 else other})
+
+
+def test_masked_values_are_missing(comm):
+    first = comm.rank == 0
+    data = {
+        "x": np.ma.array([1.0, 2.0, np.nan], mask=[False, not first, True]),
+        "text": np.ma.array(["c", "b", "a"], mask=[False, False, first]),
+    }
+    found = describe(comm, data).columns
+    assert (found["x"].count, found["x"].null, found["x"].nan) == (comm.size + 1, 2 * comm.size - 1, 0)
+    assert (found["x"].sum, found["x"].max) == (comm.size + 2, 2)
+    assert (found["text"].null, found["text"].min) == (1, "b" if comm.size == 1 else "a")
+
+
+def test_bins_that_float64_cannot_tell_apart(comm):
+    data = {"t": np.int64(1764 * 10**15) + np.arange(2), "x": np.array([-1e308, 1e308]), "y": np.arange(2.0)}
+    found = describe(comm, data, histogram=50)
+    assert found.unbinned == ["t", "x"] and found.columns["t"].histogram is None
+    assert found.columns["t"].sum == comm.size * (2 * 1764 * 10**15 + 1)
+    assert found.columns["y"].histogram[1].sum() == 2 * comm.size
+
+
 def extent(values):
     return np.array([values.size]), np.array([values.min(initial=np.inf), -values.max(initial=-np.inf)])
 
