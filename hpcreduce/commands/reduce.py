@@ -46,7 +46,6 @@ def reduce_command(
     console = Console()
     by_name = output.endswith(".npz")
     with console.output(output) as file:
-        console.spare([output], files)
         groups = _groups(console, files, member, by_name, axis)
         with console.progress("reducing") as progress:
             reduce = _reduce_exactly if exact else _reduce

@@ -185,17 +185,6 @@ def test_what_exact_does_not_take(many, good):
     assert said.statuses == [2] * 2 and "--exact goes with --op sum or mean, found max" in said.errs[0]
 
 
-def test_output_that_is_an_input(many, good):
-    """It would be lost; also by another name."""
-    names = sorted(path.name for path in good.glob("*.npy"))[:2]
-    before = (good / names[1]).read_bytes()
-    for said in many(
-        2, [["reduce", *names, "--op", "sum", *more, "-o", f"./{names[1]}"] for more in ([], ["--exact"])]
-    ):
-        refused_by_all(said, 1, names[1], "would be overwritten")
-    assert (good / names[1]).read_bytes() == before
-
-
 def test_misfit_fails_before_data_are_read(cli, good):
     """Two headers that do not fit, over 400 GB of holes."""
     for name, shape in ("one.npy", (10**10,)), ("two.npy", (10**10 + 1,)):
